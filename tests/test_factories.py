@@ -16,9 +16,9 @@ from tests.support.snapshots import APP_LABELS
 pytestmark = pytest.mark.django_db
 
 FACTORIES = [
-    each
-    for each in vars(factories).values()
-    if isinstance(each, type) and issubclass(each, DjangoModelFactory) and each is not DjangoModelFactory
+    item
+    for item in vars(factories).values()
+    if isinstance(item, type) and issubclass(item, DjangoModelFactory) and item is not DjangoModelFactory
 ]
 STARTED = {Status.RUNNING, Status.PAUSED, Status.COMPLETED, Status.FAILED, Status.SKIPPED}
 

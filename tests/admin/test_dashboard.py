@@ -93,7 +93,7 @@ def test_alerts_say_what_is_true_and_nothing_else(boss: Client) -> None:
     ScheduleFactory.create(next_fire_at=now - timedelta(minutes=10))
     WebhookEndpointFactory.create(enabled=False, disabled_reason="gone")
     JobMinuteFactory.create(minute=now - timedelta(minutes=2), outcome="FAILED", jobs=50)
-    said = messages_of(boss)
+    messages = messages_of(boss)
     expected = (
         "No worker is running",
         "without a sign of life",
@@ -103,7 +103,7 @@ def test_alerts_say_what_is_true_and_nothing_else(boss: Client) -> None:
         "Schedules are late",
         "endpoint was disabled",
     )
-    assert [words for words in expected if words not in said] == []
+    assert [words for words in expected if words not in messages] == []
     WorkerFactory.create()
     assert "No worker is running" not in messages_of(boss)
 
@@ -185,11 +185,11 @@ def test_the_dashboard_takes_few_statements_however_much_goes_on(boss: Client) -
         return len(captured)
 
     job_in(Status.FAILED, in_lane=True), job_in(Status.QUEUED), WorkerFactory.create(), ScheduleFactory.create()
-    few = statements()
+    baseline = statements()
     for number in range(20):
         job_in(Status.FAILED, in_lane=True), job_in(Status.QUEUED, resource=f"pool-{number}")
         ScheduleFactory.create(), JobMinuteFactory.create()
-    assert statements() == few <= MOST_STATEMENTS
+    assert statements() == baseline <= MOST_STATEMENTS
 
 
 def test_a_dashboard_that_asks_for_itself_is_told_that_nothing_happened(boss: Client) -> None:

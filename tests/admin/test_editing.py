@@ -68,11 +68,11 @@ def test_a_new_limit_needs_a_scope_and_the_key_that_belongs_to_it(boss: Client) 
     assert ConcurrencyLimit.objects.get().max == 2
 
 
-@pytest.mark.parametrize("most", ["0", "-1", "1.5", "nan", "x", "9" * 30, "9" * 5000, str(2**31)])
-def test_a_limit_is_a_whole_number_from_1(most: str, boss: Client) -> None:
+@pytest.mark.parametrize("maximum", ["0", "-1", "1.5", "nan", "x", "9" * 30, "9" * 5000, str(2**31)])
+def test_a_limit_is_a_whole_number_from_1(maximum: str, boss: Client) -> None:
     limit = ConcurrencyLimitFactory.create()
     before = dump_tables()
-    assert "max" in errors(boss.post(get_page_url(limit), {"max": most, "overridden": "on"}))
+    assert "max" in errors(boss.post(get_page_url(limit), {"max": maximum, "overridden": "on"}))
     assert dump_tables() == before
 
 

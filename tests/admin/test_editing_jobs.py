@@ -98,7 +98,7 @@ def test_what_has_become_different_since_the_page_was_opened_stays_so(operator: 
 
 
 @pytest.mark.parametrize(
-    ("said", "field"),
+    ("fields", "field"),
     [
         ({"priority": "101"}, "priority"),
         ({"priority": ""}, "priority"),
@@ -113,11 +113,11 @@ def test_what_has_become_different_since_the_page_was_opened_stays_so(operator: 
     ],
 )
 def test_what_is_wrong_is_said_beside_its_field_and_changes_nothing(
-    operator: Client, job: Job, said: dict[str, str], field: str, settings: Any
+    operator: Client, job: Job, fields: dict[str, str], field: str, settings: Any
 ) -> None:
     settings.TIME_ZONE = "Europe/Berlin"
     before = dump_tables()
-    answer: Any = operator.post(url(job), {**NOTE, **said})
+    answer: Any = operator.post(url(job), {**NOTE, **fields})
     assert answer.status_code == 200
     assert list(answer.context["form"].errors) == [field]
     assert dump_tables() == before

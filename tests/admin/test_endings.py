@@ -27,8 +27,8 @@ def _walked_nowhere() -> None:
     filters._scan_cache.clear()
 
 
-def ended(status: Status, ago: timedelta, **more: Any) -> Job:
-    job: Job = job_in(status, **more)
+def ended(status: Status, ago: timedelta, **extra: Any) -> Job:
+    job: Job = job_in(status, **extra)
     JobEventFactory.create(job=job, kind=str(status), to_status=str(status), at=NOW - ago)
     return job
 
@@ -77,9 +77,9 @@ def test_of_more_than_a_list_counts_those_of_one_type_are_still_found(
     assert listed(boss, ended="1h", job_type=note.name) == {wanted.pk}
 
 
-@pytest.mark.parametrize("few", [0, 500], ids=["many", "few"])
-def test_few_ends_and_many_are_found_alike(boss: Client, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    monkeypatch.setattr(filters, "INLINE_IDS_LIMIT", few)
+@pytest.mark.parametrize("count", [0, 500], ids=["many", "few"])
+def test_few_ends_and_many_are_found_alike(boss: Client, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(filters, "INLINE_IDS_LIMIT", count)
     jobs = {ended(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 4)}
     assert listed(boss, ended="1h") == listed(boss, ended="1h", status="COMPLETED") == jobs
     assert listed(boss, ended="1h", job_type=note.name) == jobs
@@ -94,6 +94,8 @@ def test_a_long_walk_along_events_is_not_made_for_every_answer(boss: Client, mon
         for _ in range(3):
             assert listed(boss, ended="1h") == jobs
     walks = [
-        each["sql"] for each in captured if 'FROM "jobscheduler_jobevent"' in each["sql"] and '"kind" IN' in each["sql"]
+        statement["sql"]
+        for statement in captured
+        if 'FROM "jobscheduler_jobevent"' in statement["sql"] and '"kind" IN' in statement["sql"]
     ]
     assert len(walks) == 1

@@ -49,7 +49,7 @@ def typed() -> Iterator[None]:
         """Takes one of each."""
 
     @job("tests.open")
-    def anything(ctx: Any, **more: Any) -> None:
+    def anything(ctx: Any, **extra: Any) -> None:
         """Takes whatever there is."""
 
     yield
@@ -76,8 +76,8 @@ def test_the_form_shows_each_parameter_with_its_type_bounds_and_default(boss: Cl
     page = boss.get(f"{place()}?job_type={KIND}").content.decode()
     for name in ("title", "count", "ratio", "loud", "size", "colour", "options", "names", "note"):
         assert f'name="param-{name}"' in page, name
-    for told in ("Takes one of each.", "integer, ≥ 1, ≤ 9", "Empty: 0.5", '<option value="large">'):
-        assert told in page, told
+    for text in ("Takes one of each.", "integer, ≥ 1, ≤ 9", "Empty: 0.5", '<option value="large">'):
+        assert text in page, text
 
 
 def test_what_is_typed_is_read_as_the_handler_declares_it(boss: Client) -> None:
@@ -109,7 +109,7 @@ def test_what_is_left_empty_is_not_said(boss: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "text"),
     [
         (params(title="t"), "This field is required."),
         (params(title="t", count="0"), "greater than or equal to 1"),
@@ -127,9 +127,9 @@ def test_what_is_left_empty_is_not_said(boss: Client) -> None:
         ({**params(title="t", count="1"), "idempotency_key": "ü"}, "idempotency"),
     ],
 )
-def test_bad_input_is_told_beside_its_field_and_nothing_is_made(boss: Client, fields: Any, told: str) -> None:
+def test_bad_input_is_told_beside_its_field_and_nothing_is_made(boss: Client, fields: Any, text: str) -> None:
     page = post(boss, **fields)
-    assert (page.status_code, told in page.content.decode()) == (200, True)
+    assert (page.status_code, text in page.content.decode()) == (200, True)
     assert "errorlist" in page.content.decode()
     assert not Job.objects.exists()
 

@@ -86,7 +86,7 @@ def test_the_tabs_count_every_status_in_one_call(boss: Client, looker: Client) -
 
 @pytest.mark.parametrize("status", Status)
 def test_each_tab_lists_its_status_only(status: Status, boss: Client) -> None:
-    jobs = {each: job_in(each) for each in Status}
+    jobs = {status: job_in(status) for status in Status}
     assert set(rows(boss, f"?status={status}")) == {jobs[status].pk}
 
 
@@ -237,9 +237,9 @@ def test_a_page_that_asks_for_itself_leaves_the_messages_to_people(boss: Client)
 def test_what_was_ticked_and_has_left_the_list_is_reported(boss: Client) -> None:
     gone, here = JobFactory.create(completed=True), JobFactory.create(failed=True)
     url = f"{get_list_url(Job)}?status=FAILED"
-    told = read_messages(boss.post(url, {"action": "pause", "_selected_action": [gone.pk, here.pk]}))
-    assert "already completed" in told
-    assert "already failed" in told
+    messages = read_messages(boss.post(url, {"action": "pause", "_selected_action": [gone.pk, here.pk]}))
+    assert "already completed" in messages
+    assert "already failed" in messages
 
 
 @pytest.mark.parametrize("yes", ["1", "true", "on"])

@@ -47,9 +47,9 @@ def test_a_job_that_was_paused_while_it_waited_is_not_said_to_have_been_interrup
 
 def test_what_never_started_logged_nothing_because_of_that(boss: Client) -> None:
     never, silent = "It never started, so there is nothing to read.", "The handler logged nothing."
-    for status, told, other in ((Status.QUEUED, never, silent), (Status.COMPLETED, silent, never)):
+    for status, text, other in ((Status.QUEUED, never, silent), (Status.COMPLETED, silent, never)):
         page = shown(boss, job_in(status))
-        assert (told in page, other in page) == (True, False)
+        assert (text in page, other in page) == (True, False)
 
 
 def test_one_reason_to_wait_is_said_once(boss: Client) -> None:
@@ -108,8 +108,8 @@ def test_the_whole_retry_chain_is_on_the_page_of_each_of_its_jobs(boss: Client) 
         jobs.append(JobFactory.create(failed=True, retry_of=jobs[-1], attempt=attempt))
     for job in (jobs[0], jobs[2], jobs[4]):
         page = boss.get(get_page_url(job))
-        assert [each["job"].pk for each in page.context["chain"]] == [each.pk for each in jobs]
-        assert [each["job"].pk for each in page.context["chain"] if each["is_this"]] == [job.pk]
+        assert [item["job"].pk for item in page.context["chain"]] == [job.pk for job in jobs]
+        assert [item["job"].pk for item in page.context["chain"] if item["is_this"]] == [job.pk]
 
 
 def test_a_traceback_is_folded_and_its_last_line_is_not(boss: Client) -> None:
@@ -138,8 +138,8 @@ def test_who_may_not_see_the_payload_sees_neither_params_nor_artifacts_nor_logs(
 
 def test_a_clone_does_the_same_work_as_a_job_of_its_own(db: Any) -> None:
     client = log_in(create_reader("operator", "add_job"))
-    told: Any = {"target": "book-1", "priority": 70, "tags": ["a"], "idempotency_key": "once", "max_retries": 1}
-    job = job_services.enqueue("tests.note", {"text": "hello"}, **told)
+    fields: Any = {"target": "book-1", "priority": 70, "tags": ["a"], "idempotency_key": "once", "max_retries": 1}
+    job = job_services.enqueue("tests.note", {"text": "hello"}, **fields)
     response = client.post(clone_url(job))
     made = Job.objects.exclude(pk=job.pk).get()
     assert response["Location"] == get_page_url(made)
@@ -172,7 +172,7 @@ def test_a_page_takes_few_statements_however_much_there_is_to_show(boss: Client)
         boss.get(get_page_url(job))
         with CaptureQueriesContext(connection) as few:
             boss.get(get_page_url(job))
-        assert len(few) <= MOST_STATEMENTS, (job.status, [each["sql"][:100] for each in few])
+        assert len(few) <= MOST_STATEMENTS, (job.status, [item["sql"][:100] for item in few])
     JobEventFactory.create_batch(40, job=jobs[0])
     JobLogFactory.create_batch(40, job=jobs[0])
     with CaptureQueriesContext(connection) as before:

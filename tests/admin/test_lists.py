@@ -44,12 +44,12 @@ def test_the_job_list_takes_as_many_queries_for_100_rows_as_for_10(db: Any) -> N
     for status in (Status.FAILED, Status.QUEUED):
         for _ in range(5):
             job_in(status, target=None)
-    few = queries_of(client, f"{get_list_url(Job)}?all=1")
+    baseline = queries_of(client, f"{get_list_url(Job)}?all=1")
     for _ in range(45):
         job_in(Status.FAILED)
         job_in(Status.RUNNING)
     assert client.get(f"{get_list_url(Job)}?all=1").context["cl"].result_count == 100
-    assert queries_of(client, f"{get_list_url(Job)}?all=1") == few <= 20
+    assert queries_of(client, f"{get_list_url(Job)}?all=1") == baseline <= 20
 
 
 @pytest.mark.parametrize(
@@ -66,18 +66,18 @@ def test_the_job_list_takes_as_many_queries_for_100_rows_as_for_10(db: Any) -> N
 )
 def test_other_lists_take_a_constant_number_of_queries_too(make: Any, boss: Client) -> None:
     make.create_batch(3)
-    few = queries_of(boss, get_list_url(make._meta.model))
+    baseline = queries_of(boss, get_list_url(make._meta.model))
     make.create_batch(20)
-    assert queries_of(boss, get_list_url(make._meta.model)) == few <= 8
+    assert queries_of(boss, get_list_url(make._meta.model)) == baseline <= 8
 
 
 def test_a_job_page_takes_as_many_queries_for_many_events_as_for_few(boss: Client) -> None:
     job = JobFactory.create(failed=True, in_lane=True)
     factories.JobEventFactory.create_batch(2, job=job)
-    few = queries_of(boss, get_page_url(job))
+    baseline = queries_of(boss, get_page_url(job))
     factories.JobEventFactory.create_batch(100, job=job)
     factories.JobLogFactory.create_batch(100, job=job)
-    assert queries_of(boss, get_page_url(job)) == few <= 13
+    assert queries_of(boss, get_page_url(job)) == baseline <= 13
 
 
 @pytest.mark.parametrize("model", SHOWN)
@@ -115,10 +115,10 @@ def test_a_list_loads_no_large_payload_nor_counts_the_whole_table(boss: Client) 
     with CaptureQueriesContext(connection) as captured:
         boss.get(get_list_url(Job))
     sql = [query["sql"] for query in captured if "jobscheduler_job" in query["sql"]]
-    assert not any('"checkpoint"' in each or '"artifacts"' in each for each in sql)
-    assert all("<= 2000" in each for each in sql if '"params"' in each)  # only of those that are small
-    assert not any("DISTINCT" in each for each in sql)
-    assert all("LIMIT 10001" in each for each in sql if "COUNT(" in each)
+    assert not any('"checkpoint"' in item or '"artifacts"' in item for item in sql)
+    assert all("<= 2000" in item for item in sql if '"params"' in item)  # only of those that are small
+    assert not any("DISTINCT" in item for item in sql)
+    assert all("LIMIT 10001" in item for item in sql if "COUNT(" in item)
 
 
 def test_counting_stops_at_the_cap_and_says_so(db: Any, settings: Any) -> None:

@@ -57,8 +57,8 @@ def test_a_worker_shows_its_beat_its_slots_what_it_serves_and_what_it_has_in_han
     worker = at_work(serves={"types": ["a", "b"], "resources": ["smtp"], "tenant": "acme"})
     for page in (boss.get(get_list_url(Worker)), boss.get(get_page_url(worker))):
         text = page.content.decode()
-        for told in ("mailer", "h1", "1/2", "tests.note", "jc-good"):
-            assert told in text, told
+        for item in ("mailer", "h1", "1/2", "tests.note", "jc-good"):
+            assert item in text, item
     listed = boss.get(get_list_url(Worker)).content.decode()
     assert "2 job types; smtp; tenant acme" in listed
     assert "mixed" not in listed
@@ -146,10 +146,10 @@ def test_nobody_is_asked_who_cannot_hear(db: Any) -> None:
 
 def test_the_worker_list_takes_as_many_statements_for_many_as_for_few(boss: Client) -> None:
     at_work()
-    few = queries_of(boss, get_list_url(Worker))
+    baseline = queries_of(boss, get_list_url(Worker))
     WorkerFactory.create_batch(20)
     JobFactory.create_batch(20, running=True)
-    assert queries_of(boss, get_list_url(Worker)) == few <= 10
+    assert queries_of(boss, get_list_url(Worker)) == baseline <= 10
 
 
 # ------------------------------------------------------------------------------------------------ groups
@@ -175,10 +175,10 @@ def test_a_group_shows_how_far_it_is_and_its_rest_is_cancelled_after_a_second_lo
 
 def test_the_group_list_takes_as_many_statements_for_many_as_for_few(boss: Client) -> None:
     groups.create([ITEM])
-    few = queries_of(boss, get_list_url(JobGroup))
+    baseline = queries_of(boss, get_list_url(JobGroup))
     for _ in range(10):
         groups.create([ITEM] * 5)
-    assert queries_of(boss, get_list_url(JobGroup)) == few <= 10
+    assert queries_of(boss, get_list_url(JobGroup)) == baseline <= 10
 
 
 # ------------------------------------------------------------------------------------------------ audit
@@ -191,8 +191,8 @@ def test_the_audit_shows_what_people_tokens_and_commands_did_and_nothing_of_the_
     job_in(Status.RUNNING)
     JobEventFactory.create(job=job, actor_kind="worker", actor_name="mailer", reason="machine")
     page = boss.get(screen("audit")).content.decode()
-    for told in ("robot", "ann", "root", "not now", "PAUSED", str(job.pk)):
-        assert told in page, told
+    for text in ("robot", "ann", "root", "not now", "PAUSED", str(job.pk)):
+        assert text in page, text
     assert "machine" not in page
     shown = boss.get(screen("audit"), {"who": "user", "verb": "PAUSED", "name": "ann"}).context["events"]
     assert [event.actor_name for event, _link in shown] == ["ann"]
@@ -249,8 +249,8 @@ def test_performance_tells_of_each_job_type_how_it_does(boss: Client) -> None:
         )
     JobMinuteFactory.create(minute=now - timedelta(days=3), job_type="old.one")
     (row,) = boss.get(screen("performance")).context["job_types"]
-    told = {name: row[name] for name in ("name", "ended", "failed", "run_50", "run_95", "mean", "wait_95")}
-    assert told == {
+    fields = {name: row[name] for name in ("name", "ended", "failed", "run_50", "run_95", "mean", "wait_95")}
+    assert fields == {
         "name": "mail.send",
         "ended": 21,
         "failed": "10.0 %",
@@ -264,10 +264,10 @@ def test_performance_tells_of_each_job_type_how_it_does(boss: Client) -> None:
 
 def test_performance_asks_the_rollup_only_and_as_often_for_many_as_for_few(boss: Client) -> None:
     JobMinuteFactory.create()
-    few = queries_of(boss, screen("performance"))
+    baseline = queries_of(boss, screen("performance"))
     for number in range(20):
         JobMinuteFactory.create(job_type=f"kind-{number}")
-    assert queries_of(boss, screen("performance")) == few <= 6
+    assert queries_of(boss, screen("performance")) == baseline <= 6
 
 
 def test_empty_screens_teach(boss: Client) -> None:

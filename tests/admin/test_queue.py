@@ -55,8 +55,8 @@ def test_it_says_what_is_shown_and_what_is_not(boss: Client, monkeypatch: pytest
     monkeypatch.setattr(queue_page, "PAGE_SIZE", 2)
     monkeypatch.setattr(queue_page, "MAX_OFFSET", 2)
     queued(5), queued(3, target="book", priority=10)
-    told = "Places 1 to 2 of 5 that wait with priority 50 in tenant default, in the order in which they start."
-    assert (told in shown(boss), "places deep" in shown(boss)) == (True, False)
+    text = "Places 1 to 2 of 5 that wait with priority 50 in tenant default, in the order in which they start."
+    assert (text in shown(boss), "places deep" in shown(boss)) == (True, False)
     deeper = shown(boss, **{"from": 2})
     assert ("Places 3 to 4 of 5" in deeper, "This page goes 4 places deep" in deeper) == (True, True)
     assert "Places 1 to 2 of 3 that wait for target book of tenant default" in shown(boss, target="book")
@@ -146,7 +146,7 @@ def test_the_page_takes_few_statements_however_long_the_queue(boss: Client) -> N
         return len(captured)
 
     queued(2, target="a")
-    few = statements()
+    baseline = statements()
     for number in range(20):
         queued(2, target=f"t-{number}")
-    assert statements() == few <= 30
+    assert statements() == baseline <= 30

@@ -52,13 +52,13 @@ def test_no_page_has_a_style_or_a_script_within(boss: Client) -> None:
     made = [*rows(), schedule]
     models = (JobTemplate, JobGroup, Target, ConcurrencyLimit, Worker, Schedule)
     screens = [reverse(f"admin:jobscheduler_jobs_{name}") for name in SCREENS]
-    more = [
+    others = [
         reverse("admin:jobscheduler_jobs_template-run", args=[made[0].pk]),
         f"{screens[2]}?job_type=system.sleep",
         f"{reverse('admin:jobscheduler_schedules_schedule_preview')}?cron=0 9 * * *",
         f"{get_list_url(Schedule)}add/",
     ]
-    for url in (*map(get_list_url, models), *map(get_page_url, made), *screens, *more):
+    for url in (*map(get_list_url, models), *map(get_page_url, made), *screens, *others):
         page = boss.get(url)
         assert (page.status_code, INLINE.findall(page.content.decode())) == (200, []), url
     asked = boss.post(get_page_url(made[1]).replace("/change/", "/verb/cancel/"))

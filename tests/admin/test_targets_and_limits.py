@@ -40,8 +40,8 @@ def test_the_list_says_who_holds_a_lane_why_it_is_shut_and_who_waits(boss: Clien
     targets.pause("book-3", reason="on holiday")
     job_in(Status.RUNNING, target="book-2")
     page = boss.get(get_list_url(Target)).content.decode()
-    for told in ("until it is resumed", "out of ink", ">3<", "on holiday", "Running"):
-        assert told in page, told
+    for text in ("until it is resumed", "out of ink", ">3<", "on holiday", "Running"):
+        assert text in page, text
     rows = boss.get(f"{get_list_url(Target)}?blocked=1").context["cl"].result_list
     assert [target.key for target in rows] == ["book-1"]
     assert [target.key for target in boss.get(f"{get_list_url(Target)}?paused=1").context["cl"].result_list] == [
@@ -114,8 +114,8 @@ def test_a_limit_shows_what_is_in_use_and_who_paused_it(boss: Client) -> None:
     assert "relay is down" in boss.get(get_list_url(Job)).content.decode()  # the banner above every list of jobs
 
 
-def edit(client: Client, limit: ConcurrencyLimit, most: str) -> Any:
-    form = {"form-TOTAL_FORMS": "1", "form-INITIAL_FORMS": "1", "form-0-id": limit.pk, "form-0-max": most}
+def edit(client: Client, limit: ConcurrencyLimit, maximum: str) -> Any:
+    form = {"form-TOTAL_FORMS": "1", "form-INITIAL_FORMS": "1", "form-0-id": limit.pk, "form-0-max": maximum}
     return client.post(get_list_url(ConcurrencyLimit), {**form, "_save": "Save"})
 
 
@@ -129,11 +129,11 @@ def test_a_maximum_is_changed_in_the_list(boss: Client) -> None:
     assert limit.max is None
 
 
-@pytest.mark.parametrize("most", ["0", "-1", "many", "9" * 30])
-def test_a_bad_maximum_in_the_list_is_told_and_changes_nothing(boss: Client, most: str) -> None:
+@pytest.mark.parametrize("maximum", ["0", "-1", "many", "9" * 30])
+def test_a_bad_maximum_in_the_list_is_told_and_changes_nothing(boss: Client, maximum: str) -> None:
     limit = ConcurrencyLimitFactory.create(max=1)
     before = dump_tables()
-    assert "errorlist" in edit(boss, limit, most).content.decode()
+    assert "errorlist" in edit(boss, limit, maximum).content.decode()
     assert dump_tables() == before
 
 
@@ -164,13 +164,13 @@ def test_who_may_only_look_is_offered_nothing_and_changes_nothing(looker: Client
 def test_lists_take_as_many_statements_for_many_rows_as_for_few(boss: Client) -> None:
     blocked()
     ConcurrencyLimitFactory.create()
-    few = {model: queries_of(boss, get_list_url(model)) for model in (Target, ConcurrencyLimit)}
+    baseline = {model: queries_of(boss, get_list_url(model)) for model in (Target, ConcurrencyLimit)}
     for number in range(20):
         TargetFactory.create(key=f"many-{number}")
         job_in(Status.PAUSED, target=f"many-{number}")
         ConcurrencyLimitFactory.create()
-    assert {model: queries_of(boss, get_list_url(model)) for model in few} == few
-    assert max(few.values()) <= 14
+    assert {model: queries_of(boss, get_list_url(model)) for model in baseline} == baseline
+    assert max(baseline.values()) <= 14
 
 
 def test_empty_lists_teach(boss: Client) -> None:
@@ -181,9 +181,9 @@ def test_empty_lists_teach(boss: Client) -> None:
 def test_rows_that_a_verb_does_not_suit_are_left_alone_and_told(boss: Client) -> None:
     targets.pause("book-1")
     TargetFactory.create(key="book-2")
-    told = read_messages(run_action(boss, "unpause", Target.objects.all()))
-    assert "1 left as they were" in told
-    assert "1 target unpaused" in told
+    messages = read_messages(run_action(boss, "unpause", Target.objects.all()))
+    assert "1 left as they were" in messages
+    assert "1 target unpaused" in messages
     assert LogEntry.objects.count() == 1
 
 

@@ -76,14 +76,14 @@ def test_nobody_grants_more_than_they_have(scope: str) -> None:
     able = log_in(create_reader("able", "add_apitoken", "view_payload", *needed))
     assert "token" in make(able, scopes=[scope]).content.decode()
     assert ApiToken.objects.filter(scopes=[scope]).count() == 1
-    missing = [each for each in needed if not each.startswith("view_job")][1:]
+    missing = [item for item in needed if not item.startswith("view_job")][1:]
     unable = log_in(create_reader("unable", "add_apitoken", "view_payload" if scope != "read" else "", *missing))
     make(unable, scopes=[scope])
     assert ApiToken.objects.filter(scopes=[scope]).count() == 1
 
 
 def test_work_and_admin_are_given_by_superusers_only(boss: Client) -> None:
-    every = {each for needed in GRANTED_BY.values() for each in needed}
+    every = {item for needed in GRANTED_BY.values() for item in needed}
     clerk = log_in(create_reader("clerk", "add_apitoken", *every))
     for scope in ("work", "admin"):
         make(clerk, scopes=[scope])

@@ -455,13 +455,13 @@ def test_bad_input_is_refused_by_name_and_changes_nothing(case: Case) -> None:
         response = ask(api, case, known)
     assert response.status_code == case.status, response.content
     assert response["Content-Type"] == "application/problem+json"
-    told = response.json()
-    assert told["status"] == case.status
-    assert told["type"].endswith(told["code"])
+    document = response.json()
+    assert document["status"] == case.status
+    assert document["type"].endswith(document["code"])
     if case.loc is not None:
-        assert case.loc in [each["loc"] for each in told["errors"]], told
+        assert case.loc in [error["loc"] for error in document["errors"]], document
     if case.code:
-        assert told["code"] == case.code
+        assert document["code"] == case.code
     if case.status == 405:
         assert response["Allow"]
     assert stored() == before
@@ -486,8 +486,8 @@ def ask(api: ApiClient, case: Case, known: dict[str, Job]) -> Any:
 
 
 def jobs_in_states_of(case: Case) -> dict[str, Job]:
-    said = f"{case.path} {case.body} {case.raw!r}"
-    return {status.lower(): job_in(status) for status in Status if f"{{{status.lower()}}}" in said}
+    request = f"{case.path} {case.body} {case.raw!r}"
+    return {status.lower(): job_in(status) for status in Status if f"{{{status.lower()}}}" in request}
 
 
 def stored() -> dict[str, list[dict[str, Any]]]:

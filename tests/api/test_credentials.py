@@ -20,9 +20,9 @@ from tests.support.snapshots import dump_tables
 pytestmark = pytest.mark.django_db
 
 EVERY = [pytest.param(route, id=str(route)) for route in routes()]
-UNSAFE = [each for each in EVERY if not each.values[0].is_safe]
-OF_OBJECTS = [each for each in EVERY if each.values[0].names_an_object]
-OF_ALL = [each for each in EVERY if not each.values[0].names_an_object]
+UNSAFE = [check for check in EVERY if not check.values[0].is_safe]
+OF_OBJECTS = [check for check in EVERY if check.values[0].names_an_object]
+OF_ALL = [check for check in EVERY if not check.values[0].names_an_object]
 
 # What a caller of one tenant gets from routes that belong to no tenant.
 FOR_ALL_TENANTS_ONLY = {"workers_list", "limits_put"}

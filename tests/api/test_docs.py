@@ -25,14 +25,14 @@ def test_the_examples_of_the_page_run(live_server: Any, tmp_path: Path) -> None:
     assert len(blocks) >= 9
     _, written = tokens.create("me", scopes=["read", "submit", "operate"])
     env = {**os.environ, "URL": live_server.url, "TOKEN": written}
-    said = [run(script, env, tmp_path) for script in growing(blocks)]
-    assert said[0].startswith('{"items":')
-    assert "Idempotent-Replayed: true" in said[2]
-    assert '"count":2' in said[3]
-    assert said[5].strip() == "304"
-    assert '"status":"CANCELLED"' in said[7]
-    assert [code in said[8] for code in ('"superseded"', '"body","priority"', '"unauthorized"')] == [True] * 3
-    assert "Deprecation: @" in said[9]
+    outputs = [run(script, env, tmp_path) for script in growing(blocks)]
+    assert outputs[0].startswith('{"items":')
+    assert "Idempotent-Replayed: true" in outputs[2]
+    assert '"count":2' in outputs[3]
+    assert outputs[5].strip() == "304"
+    assert '"status":"CANCELLED"' in outputs[7]
+    assert [code in outputs[8] for code in ('"superseded"', '"body","priority"', '"unauthorized"')] == [True] * 3
+    assert "Deprecation: @" in outputs[9]
     assert Job.objects.filter(idempotency_key="order-4711").count() == 1
 
 

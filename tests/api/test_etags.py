@@ -50,8 +50,8 @@ def test_the_comparison_is_weak_and_takes_lists(api: ApiClient, header: str, sta
     path = f"/jobs/{JobFactory.create().pk}"
     tag = api.get(path)["ETag"]
     bare = tag.removeprefix("W/")
-    said = header.format(tag=tag, bare=bare, unquoted=bare.strip('"'))
-    assert api.get(path, **{"If-None-Match": said}).status_code == status
+    value = header.format(tag=tag, bare=bare, unquoted=bare.strip('"'))
+    assert api.get(path, **{"If-None-Match": value}).status_code == status
 
 
 def test_any_change_makes_another_tag(api: ApiClient) -> None:
@@ -69,5 +69,5 @@ def test_any_change_makes_another_tag(api: ApiClient) -> None:
 def test_a_tag_is_no_way_around_the_gate(api: ApiClient) -> None:
     theirs = JobFactory.create(tenant="acme")
     tag = ApiClient("read", tenant="acme").get(f"/jobs/{theirs.pk}")["ETag"]
-    for said in (tag, "*"):
-        assert api.get(f"/jobs/{theirs.pk}", **{"If-None-Match": said}).status_code == 404
+    for text in (tag, "*"):
+        assert api.get(f"/jobs/{theirs.pk}", **{"If-None-Match": text}).status_code == 404

@@ -118,7 +118,7 @@ def at_once(live_server: Any, written: str, when_all_are_sent: Callable[[], Any]
             return answer.status, answer.read(), answer.headers.get("Idempotent-Replayed") == "true"
 
     with ThreadPoolExecutor(CALLERS) as threads:
-        sent = [threads.submit(submit, each) for each in range(CALLERS)]
+        sent = [threads.submit(submit, number) for number in range(CALLERS)]
         together.wait()
         when_all_are_sent()
-        return [each.result() for each in sent]
+        return [item.result() for item in sent]

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 
 def shown() -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in ApiClient("read").list_all("/job-types", 10)}
+    return {handler["name"]: handler for handler in ApiClient("read").list_all("/job-types", 10)}
 
 
 def test_every_registered_type_is_listed_by_name() -> None:
@@ -31,8 +31,8 @@ def test_a_type_says_what_it_takes() -> None:
 
 
 def test_every_shape_has_exactly_the_fields_of_the_contract() -> None:
-    for each in shown().values():
-        assert set(each) == {"name", "params_schema", "resource", "remote", "max_retries", "doc"}
+    for item in shown().values():
+        assert set(item) == {"name", "params_schema", "resource", "remote", "max_retries", "doc"}
 
 
 def test_it_takes_read() -> None:

@@ -33,15 +33,20 @@ def test_a_submission_answers_with_the_whole_job(api: ApiClient) -> None:
     response = api.post("/jobs", NOTE)
     assert response.status_code == 201
     job = Job.objects.get()
-    told = response.json()
-    assert told == api.get(f"/jobs/{job.pk}").json()
-    assert told["id"] == str(job.pk)
-    assert (told["status"], told["params"], told["run"], told["lease"]) == ("QUEUED", {"text": "x"}, None, None)
-    assert told["created_at"].endswith("Z")
+    document = response.json()
+    assert document == api.get(f"/jobs/{job.pk}").json()
+    assert document["id"] == str(job.pk)
+    assert (document["status"], document["params"], document["run"], document["lease"]) == (
+        "QUEUED",
+        {"text": "x"},
+        None,
+        None,
+    )
+    assert document["created_at"].endswith("Z")
 
 
 def test_everything_that_can_be_said_is_kept_and_shown(api: ApiClient) -> None:
-    said = {
+    fields = {
         **NOTE,
         "tenant": "default",
         "target": "book-1",
@@ -62,27 +67,27 @@ def test_everything_that_can_be_said_is_kept_and_shown(api: ApiClient) -> None:
         "idempotency_key": "k",
         "hold": True,
     }
-    told = api.post("/jobs", said).json()
-    assert {name: told[name] for name in said} == said
-    assert told["status"] == "PENDING"
+    document = api.post("/jobs", fields).json()
+    assert {name: document[name] for name in fields} == fields
+    assert document["status"] == "PENDING"
 
 
 def test_names_of_priorities_and_other_offsets_are_understood(api: ApiClient) -> None:
-    told = api.post("/jobs", {**NOTE, "priority": "high", "not_before": "2030-01-01T01:00:00+01:00"}).json()
-    assert (told["priority"], told["not_before"]) == (75, "2030-01-01T00:00:00Z")
+    document = api.post("/jobs", {**NOTE, "priority": "high", "not_before": "2030-01-01T01:00:00+01:00"}).json()
+    assert (document["priority"], document["not_before"]) == (75, "2030-01-01T00:00:00Z")
 
 
 def test_null_is_as_good_as_not_said(api: ApiClient) -> None:
     nothing = dict.fromkeys(("target", "priority", "tags", "template", "hold", "constraints", "tenant"))
-    told = api.post("/jobs", {**NOTE, **nothing}).json()
-    assert (told["target"], told["priority"], told["tags"], told["hold"]) == (None, 50, [], False)
+    document = api.post("/jobs", {**NOTE, **nothing}).json()
+    assert (document["target"], document["priority"], document["tags"], document["hold"]) == (None, 50, [], False)
 
 
 def test_a_template_is_named_and_shown(api: ApiClient) -> None:
     JobTemplateFactory.create(name="mine", params={"text": "t"}, priority=5)
     JobTemplateFactory.create(name="theirs", tenant="acme")
-    told = api.post("/jobs", {"template": "mine", "params": {"times": 2}}).json()
-    assert (told["template"], told["params"], told["priority"]) == ("mine", {"text": "t", "times": 2}, 5)
+    document = api.post("/jobs", {"template": "mine", "params": {"times": 2}}).json()
+    assert (document["template"], document["params"], document["priority"]) == ("mine", {"text": "t", "times": 2}, 5)
     assert read_error_locations(api.post("/jobs", {"template": "theirs"})) == [["body", "template"]]
 
 
@@ -113,9 +118,9 @@ def test_a_token_of_all_tenants_says_which() -> None:
 
 
 def test_bulk_is_all_or_nothing(api: ApiClient) -> None:
-    told = api.post("/jobs/bulk", {"jobs": [{**NOTE, "priority": n} for n in range(5)]}).json()
-    assert told["count"] == 5
-    assert [Job.objects.get(pk=each).priority for each in told["ids"]] == list(range(5))
+    document = api.post("/jobs/bulk", {"jobs": [{**NOTE, "priority": n} for n in range(5)]}).json()
+    assert document["count"] == 5
+    assert [Job.objects.get(pk=item).priority for item in document["ids"]] == list(range(5))
     refused = api.post("/jobs/bulk", {"jobs": [NOTE] * 5 + [{"job_type": "tests.nobody"}]})
     assert read_error_locations(refused) == [["body", "jobs", 5, "job_type"]]
     assert Job.objects.count() == 5
@@ -140,19 +145,19 @@ def test_bulk_honours_keys_per_entry(api: ApiClient) -> None:
 @pytest.mark.parametrize("status", list(Status))
 def test_a_job_in_any_state_has_the_documented_fields_and_no_others(api: ApiClient, status: Status) -> None:
     job = job_in(status, target="book-1")
-    told = api.get(f"/jobs/{job.pk}").json()
-    assert set(told) == set(JobOut.model_fields)
-    assert told["run"] is None or set(told["run"]) == set(JobRunOut.model_fields)
-    assert told["lease"] is None or set(told["lease"]) == set(LeaseOut.model_fields)
-    assert told["status"] == (Status.QUEUED if status == Status.DISPATCHING else status)
-    assert (told["run"] is None) == (not hasattr(Job.objects.get(pk=job.pk), "run"))
+    document = api.get(f"/jobs/{job.pk}").json()
+    assert set(document) == set(JobOut.model_fields)
+    assert document["run"] is None or set(document["run"]) == set(JobRunOut.model_fields)
+    assert document["lease"] is None or set(document["lease"]) == set(LeaseOut.model_fields)
+    assert document["status"] == (Status.QUEUED if status == Status.DISPATCHING else status)
+    assert (document["run"] is None) == (not hasattr(Job.objects.get(pk=job.pk), "run"))
 
 
 def test_a_retry_chain_is_linked_both_ways(api: ApiClient) -> None:
     failed = job_in(Status.FAILED)
     follower = JobFactory.create(retry_of=failed, attempt=2)
-    told = api.get(f"/jobs/{failed.pk}").json()
-    assert (told["retried_by"], told["permanently_failed"]) == (str(follower.pk), False)
+    document = api.get(f"/jobs/{failed.pk}").json()
+    assert (document["retried_by"], document["permanently_failed"]) == (str(follower.pk), False)
     assert api.get(f"/jobs/{follower.pk}").json()["retry_of"] == str(failed.pk)
     assert api.get(f"/jobs/{job_in(Status.FAILED).pk}").json()["permanently_failed"] is True
 
@@ -168,9 +173,9 @@ def test_secrets_are_masked_everywhere(api: ApiClient) -> None:
 def test_an_edit_changes_what_it_says_and_nothing_else(api: ApiClient) -> None:
     job = JobFactory.create(target="book-1", tags=["a"])
     before = api.get(f"/jobs/{job.pk}").json()
-    said = {"priority": "URGENT", "target": None, "tags": ["b"], "not_before": "2030-01-01T00:00:00Z"}
-    told = api.patch(f"/jobs/{job.pk}", said).json()
-    assert told == {**before, **said, "priority": 100}
+    fields = {"priority": "URGENT", "target": None, "tags": ["b"], "not_before": "2030-01-01T00:00:00Z"}
+    document = api.patch(f"/jobs/{job.pk}", fields).json()
+    assert document == {**before, **fields, "priority": 100}
     assert api.patch(f"/jobs/{job.pk}", {"not_before": None}).json()["not_before"] is None
     assert list_event_kinds(job)[-1] == "UPDATED"
 
@@ -179,9 +184,9 @@ def test_inv_001_what_was_dispatched_is_frozen_but_for_its_tags(api: ApiClient) 
     job = job_in(Status.RUNNING)
     refused = api.patch(f"/jobs/{job.pk}", {"params": {"text": "y"}})
     assert refused.status_code == 409
-    told = refused.json()
-    assert (told["code"], told["detail"]) == ("invalid_operation", "Cannot modify params after dispatch")
-    assert (told["state"], told["allowed"]) == ("RUNNING", ["cancel", "pause"])
+    document = refused.json()
+    assert (document["code"], document["detail"]) == ("invalid_operation", "Cannot modify params after dispatch")
+    assert (document["state"], document["allowed"]) == ("RUNNING", ["cancel", "pause"])
     assert api.patch(f"/jobs/{job.pk}", {"tags": ["x"]}).json()["tags"] == ["x"]
 
 
@@ -199,8 +204,8 @@ def test_a_reader_without_payload_sees_neither_params_nor_artifacts_nor_logs() -
     plain, trusted = log_in(create_reader("plain")), log_in(create_reader("trusted", "view_payload"))
     for path in (f"/api/jobs/{job.pk}", "/api/jobs", f"/api/job-runs/{job.pk}", "/api/job-runs", f"/jobs/{job.pk}"):
         assert "private" not in plain.get(path).content.decode()
-    told = plain.get(f"/api/jobs/{job.pk}").json()
-    assert (told["params"], told["run"]["artifacts"]) == (None, None)
+    document = plain.get(f"/api/jobs/{job.pk}").json()
+    assert (document["params"], document["run"]["artifacts"]) == (None, None)
     assert plain.get(f"/api/jobs/{job.pk}/logs").status_code == 403
     assert trusted.get(f"/api/jobs/{job.pk}").json()["params"] == {"text": "private"}
     assert trusted.get(f"/api/jobs/{job.pk}/logs").json()["items"][0]["message"] == "private"
@@ -209,7 +214,7 @@ def test_a_reader_without_payload_sees_neither_params_nor_artifacts_nor_logs() -
 def test_params_that_one_may_not_see_one_may_not_overwrite() -> None:
     job = JobFactory.create()
     blind = log_in(create_reader("blind", "change_job"))
-    url, said = f"/api/jobs/{job.pk}", {"params": {"text": "mine"}}
-    assert blind.patch(url, said, content_type="application/json").status_code == 403
+    url, request = f"/api/jobs/{job.pk}", {"params": {"text": "mine"}}
+    assert blind.patch(url, request, content_type="application/json").status_code == 403
     assert blind.patch(url, {"priority": 1}, content_type="application/json").json()["params"] is None
     assert JobEvent.objects.get().kind == "UPDATED"

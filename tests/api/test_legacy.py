@@ -34,8 +34,8 @@ def api() -> ApiClient:
 def test_con_004_each_status_has_its_old_word(api: ApiClient, status: Status) -> None:
     job = job_in(status)
     word = LEGACY_STATUSES[status]
-    told = ask(api, "get", f"/jobs/{job.pk}").json()
-    assert told == {**api.get(f"/jobs/{job.pk}").json(), "status": word}
+    document = ask(api, "get", f"/jobs/{job.pk}").json()
+    assert document == {**api.get(f"/jobs/{job.pk}").json(), "status": word}
     assert [item["status"] for item in ask(api, "get", "/jobs/").json()["items"]] == [word]
     assert [item["id"] for item in ask(api, "get", f"/jobs?status={word}").json()["items"]] == [str(job.pk)]
 
@@ -52,9 +52,9 @@ def test_con_004_jobs_are_made_and_cancelled_as_before(api: ApiClient) -> None:
 
 
 def test_con_004_keys_are_honoured_across_both_surfaces(api: ApiClient) -> None:
-    said = {"job_type": "tests.note", "params": {"text": "x"}}
-    first = ask(api, "post", "/jobs", said, **{"Idempotency-Key": "k"})
-    again = api.post("/jobs", said, **{"Idempotency-Key": "k"})
+    fields = {"job_type": "tests.note", "params": {"text": "x"}}
+    first = ask(api, "post", "/jobs", fields, **{"Idempotency-Key": "k"})
+    again = api.post("/jobs", fields, **{"Idempotency-Key": "k"})
     assert again["Idempotent-Replayed"] == "true"
     assert again.json()["id"] == first.json()["id"]
 

@@ -27,7 +27,7 @@ def operator() -> ApiClient:
 
 
 def shown(api: ApiClient) -> dict[tuple[str, str], dict[str, Any]]:
-    return {(each["scope"], each["key"]): each for each in api.get("/limits").json()["items"]}
+    return {(limit["scope"], limit["key"]): limit for limit in api.get("/limits").json()["items"]}
 
 
 def test_every_limit_is_listed_with_what_is_in_use() -> None:
@@ -47,13 +47,13 @@ def test_every_limit_is_listed_with_what_is_in_use() -> None:
         "reason": "",
         "source": "settings",
     }
-    assert [each["in_use"] for each in found.values()] == [3, 2, 1, 0]
+    assert [item["in_use"] for item in found.values()] == [3, 2, 1, 0]
 
 
 def test_the_list_pages_through_and_its_cursor_is_its_own(operator: ApiClient) -> None:
     for number in range(5):
         operator.put("/limits", {"scope": "resource", "key": f"pool {number}", "max": 1})
-    everything = [(each["scope"], each["key"]) for each in operator.list_all("/limits", 2)]
+    everything = [(limit["scope"], limit["key"]) for limit in operator.list_all("/limits", 2)]
     assert everything == list(shown(operator))
     assert len(everything) == 9
     cursor = operator.get("/limits?limit=2").json()["next_cursor"]
@@ -68,8 +68,8 @@ def test_other_tenants_are_not_to_be_seen() -> None:
 
 
 def test_a_limit_is_set_paused_unpaused_and_reset(operator: ApiClient) -> None:
-    def put(**said: Any) -> dict[str, Any]:
-        answer = operator.put("/limits", {"scope": "job_type", "key": "tests.note", **said})
+    def put(**fields: Any) -> dict[str, Any]:
+        answer = operator.put("/limits", {"scope": "job_type", "key": "tests.note", **fields})
         assert answer.status_code == 200, answer.content
         document: dict[str, Any] = answer.json()
         assert shown(operator)["job_type", "tests.note"] == document

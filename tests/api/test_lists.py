@@ -50,7 +50,7 @@ def test_jobs_come_newest_first_fifty_at_a_time(api: ApiClient) -> None:
 
 @pytest.mark.parametrize("status", [status for status in Status if status != Status.DISPATCHING])
 def test_a_status_finds_the_jobs_in_it(api: ApiClient, status: Status) -> None:
-    jobs = {each: job_in(each) for each in Status}
+    jobs = {status: job_in(status) for status in Status}
     expected = [jobs[status]] + ([jobs[Status.DISPATCHING]] if status == Status.QUEUED else [])
     assert ids(api.get(f"/jobs?status={status}")) == newest_first(*expected)
     assert {item["status"] for item in api.get(f"/jobs?status={status}").json()["items"]} == {status}
@@ -67,7 +67,7 @@ def test_a_status_finds_the_jobs_in_it(api: ApiClient, status: Status) -> None:
     ],
 )
 def test_several_statuses_find_any_of_them_in_one_order(api: ApiClient, wanted: tuple[Status, ...]) -> None:
-    jobs = [job_in(each) for _ in range(3) for each in Status]
+    jobs = [job_in(status) for _ in range(3) for status in Status]
     stored = {*wanted, *([Status.DISPATCHING] if Status.QUEUED in wanted else [])}
     query = "&".join(f"status={status}" for status in wanted)
     expected = newest_first(*(job for job in jobs if job.status in stored))
@@ -142,11 +142,11 @@ def test_the_queue_is_in_the_order_of_dispatch(api: ApiClient) -> None:
         assert [item["id"] for item in api.list_all("/jobs?order=queue", limit)] == order
 
 
-@pytest.mark.parametrize("most", [100, 2])
+@pytest.mark.parametrize("maximum", [100, 2])
 def test_the_queue_of_several_tenants_is_one_order_for_who_sees_them_all(
-    api: ApiClient, monkeypatch: pytest.MonkeyPatch, most: int
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch, maximum: int
 ) -> None:
-    monkeypatch.setattr(index_scan, "MAX_MERGED_QUEUES", most)  # beyond it they are not merged but sorted
+    monkeypatch.setattr(index_scan, "MAX_MERGED_QUEUES", maximum)  # beyond it they are not merged but sorted
     jobs = [JobFactory.create(tenant=tenant, position=n) for n, tenant in enumerate(("b", "a", "c", "a"))]
     assert [item["id"] for item in api.list_all("/jobs?order=queue", 1)] == [str(job.pk) for job in jobs]
     assert ids(api.get("/jobs?order=queue&tenant=a")) == [str(jobs[1].pk), str(jobs[3].pk)]
@@ -276,4 +276,4 @@ def test_a_page_takes_few_statements_however_many_jobs_it_has(path: str, tenant:
         response = api.get(path)
     assert response.json()["items"]
     assert len(asked) <= 12
-    assert not [each["sql"] for each in asked if each["sql"].startswith("SELECT COUNT(")]
+    assert not [statement["sql"] for statement in asked if statement["sql"].startswith("SELECT COUNT(")]

@@ -257,9 +257,9 @@ def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
             rendered()
         return len(queries)
 
-    few = asked()
+    baseline = asked()
     everything()
-    assert asked() == few <= 7
+    assert asked() == baseline <= 7
 
 
 # ------------------------------------------------------------------------------------------- in which format

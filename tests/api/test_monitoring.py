@@ -60,8 +60,8 @@ def dashboard() -> dict[str, Any]:
 def expressions() -> list[tuple[str, str]]:
     asked = [(f"alert {rule['alert']}", rule["expr"]) for rule in rules()]
     page = dashboard()
-    asked += [(f"panel {panel['title']}", each["expr"]) for panel in page["panels"] for each in panel["targets"]]
-    asked += [(f"annotation {each['name']}", each["expr"]) for each in page["annotations"]["list"]]
+    asked += [(f"panel {panel['title']}", item["expr"]) for panel in page["panels"] for item in panel["targets"]]
+    asked += [(f"annotation {item['name']}", item["expr"]) for item in page["annotations"]["list"]]
     return asked
 
 
@@ -139,12 +139,12 @@ def test_the_dashboard_is_whole() -> None:
 
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert len(places) == sum(panel["gridPos"]["w"] * panel["gridPos"]["h"] for panel in panels), "panels overlap"
-    variables = {each["name"] for each in page["templating"]["list"]}
+    variables = {item["name"] for item in page["templating"]["list"]}
     used = set(re.findall(r"\$\{?([a-z_]+)\}?", json.dumps([panel["targets"] for panel in panels])))
     assert {name for name in used if not name.startswith("__")} <= variables
-    for each in page["templating"]["list"]:
-        if each["type"] == "query":
-            name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", each["definition"]).groups()  # type: ignore[union-attr]
+    for item in page["templating"]["list"]:
+        if item["type"] == "query":
+            name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", item["definition"]).groups()  # type: ignore[union-attr]
             assert label in series()[name]
 
 
@@ -159,7 +159,7 @@ def test_every_metric_is_told_about_in_the_guide() -> None:
     for name, family in families():
         assert f"`{name}`" in guide, name
         row = next(line for line in guide.splitlines() if line.startswith("|") and f"`{name}`" in line)
-        told = {label.strip() for label in row.split("|")[2].split(",")} - {""}
-        assert told == labels_of(family), name
+        fields = {label.strip() for label in row.split("|")[2].split(",")} - {""}
+        assert fields == labels_of(family), name
     told_names = set(re.findall(r"`(jobs_\w+)`", guide))
     assert told_names == {name for name, _ in families()}

@@ -31,16 +31,16 @@ def test_an_unexpected_error_is_logged_under_an_id_and_never_leaked(
 ) -> None:
     with caplog.at_level(logging.ERROR), override_settings(DEBUG=debug):
         response = Client().get("/broken/unexpected")
-    told = response.json()
-    assert (response.status_code, response["Content-Type"], told["code"]) == (
+    document = response.json()
+    assert (response.status_code, response["Content-Type"], document["code"]) == (
         500,
         "application/problem+json",
         "internal_error",
     )
     assert SECRET not in response.content.decode()
     assert "Traceback" not in response.content.decode()
-    (record,) = [each for each in caplog.records if each.name == "jobs.api"]
-    assert told["error_id"] in record.getMessage()
+    (record,) = [record for record in caplog.records if record.name == "jobs.api"]
+    assert document["error_id"] in record.getMessage()
     assert record.exc_info is not None
     assert SECRET in str(record.exc_info[1])
 
@@ -71,11 +71,11 @@ for atomic in (False, True):
     print(Client().get("/api/nowhere").status_code)
 """
     env = {**process_env, "DATABASE_URL": "postgres://nobody:x@127.0.0.1:1/none", "ALLOWED_HOSTS": "testserver"}
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", asking], env=env, cwd=CHECKOUT, capture_output=True, text=True, check=False
     )
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.splitlines() == [*["503 application/problem+json 5"] * 4, "404"] * 2
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == [*["503 application/problem+json 5"] * 4, "404"] * 2
 
 
 @pytest.mark.parametrize("path", ["/api/nowhere", "/api/", "/api/jobs/x/y/z", "/api/docs/x", "/api/%00", "/api//jobs"])
@@ -97,7 +97,7 @@ def test_head_is_answered_like_get() -> None:
 def test_answers_say_that_they_depend_on_credentials_and_are_private() -> None:
     api = ApiClient("read")
     for response in (api.get("/jobs"), api.get("/jobs/x"), Client().get("/api/jobs")):
-        varies = {each.strip().lower() for each in response["Vary"].split(",")}
+        varies = {item.strip().lower() for item in response["Vary"].split(",")}
         assert {"authorization", "cookie", "x-api-key"} <= varies
     assert api.get("/jobs")["Cache-Control"] == "private, no-cache"
     assert api.get("/jobs/x")["Cache-Control"] == "no-store"
@@ -144,8 +144,8 @@ def test_an_answer_does_not_grow_with_the_mistake() -> None:
 
 @pytest.mark.django_db
 def test_details_speak_the_callers_language_and_codes_do_not() -> None:
-    told = Client().get("/api/jobs", headers={"Accept-Language": "de"}).json()
-    assert told["code"] == "unauthorized"
+    document = Client().get("/api/jobs", headers={"Accept-Language": "de"}).json()
+    assert document["code"] == "unauthorized"
 
 
 @pytest.mark.django_db

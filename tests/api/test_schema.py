@@ -26,7 +26,7 @@ def document() -> dict[str, Any]:
 
 
 def operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {each["operationId"]: each for methods in document["paths"].values() for each in methods.values()}
+    return {item["operationId"]: item for methods in document["paths"].values() for item in methods.values()}
 
 
 def test_the_document_in_docs_is_the_one_that_is_served() -> None:
@@ -34,7 +34,7 @@ def test_the_document_in_docs_is_the_one_that_is_served() -> None:
 
 
 def test_every_route_is_described_under_its_own_stable_id(document: dict[str, Any]) -> None:
-    listed = [each["operationId"] for methods in document["paths"].values() for each in methods.values()]
+    listed = [item["operationId"] for methods in document["paths"].values() for item in methods.values()]
     assert set(listed) == {route.name for route in routes()}
     assert len(set(listed)) == len(listed)
     assert {"jobs_list", "jobs_create", "jobs_cancel", "job_runs_retry"} <= set(listed)
@@ -43,7 +43,7 @@ def test_every_route_is_described_under_its_own_stable_id(document: dict[str, An
 def test_every_operation_names_what_it_needs_and_what_it_can_answer(document: dict[str, Any]) -> None:
     for name, operation in operations(document).items():
         assert set(operation["responses"]) >= NEEDED, name
-        assert {next(iter(each)) for each in operation["security"]} == {"Bearer", "ApiKey", "Console"}, name
+        assert {next(iter(item)) for item in operation["security"]} == {"Bearer", "ApiKey", "Console"}, name
         assert operation["summary"], name
         for status, response in operation["responses"].items():
             if int(status) >= 400:

@@ -140,11 +140,11 @@ def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
             assert api.get("/stats").status_code == 200
         return len(queries)
 
-    few = asked()
+    baseline = asked()
     for status in Status:
         job_in(status, job_type=f"type of {status}", addon_id=f"addon of {status}")
         JobMinuteFactory(job_type=str(status))
-    assert asked() == few <= 8
+    assert asked() == baseline <= 8
 
 
 # ----------------------------------------------------------------------------- a large census is kept for a moment

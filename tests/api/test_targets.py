@@ -29,7 +29,7 @@ def test_a_target_is_there_from_its_first_use() -> None:
     assert api.get("/targets/book-1").status_code == 404
     submit("book-1")
     assert api.get("/targets/book-1").json()["queued"] == 1
-    assert [each["key"] for each in api.get("/targets").json()["items"]] == ["book-1"]
+    assert [target["key"] for target in api.get("/targets").json()["items"]] == ["book-1"]
     promoter.promote()
     assert api.get("/targets/book-1").json()["queued"] == 1
 
@@ -45,7 +45,7 @@ def test_a_target_says_who_holds_it_and_who_blocks_it() -> None:
     first = JobFactory.create(target="busy")
     for key in ("busy", "broken"):
         TargetFactory(key=key)
-    found = {each["key"]: each for each in ApiClient("read").get("/targets").json()["items"]}
+    found = {target["key"]: target for target in ApiClient("read").get("/targets").json()["items"]}
 
     assert (found["busy"]["holder"], found["busy"]["blocked_by"]) == (str(running.pk), None)
     assert found["broken"]["holder"] == found["broken"]["blocked_by"] == str(failed.pk)
@@ -103,9 +103,9 @@ def test_every_tenant_has_targets_of_its_own() -> None:
     targets.pause("shared", tenant="one")
     everywhere, one = ApiClient("read", "operate", tenant=None), ApiClient("read", "operate", tenant="one")
 
-    assert [each["tenant"] for each in everywhere.get("/targets").json()["items"]] == ["one", "two"]
-    assert [each["tenant"] for each in everywhere.get("/targets?tenant=two").json()["items"]] == ["two"]
-    assert [each["tenant"] for each in one.get("/targets").json()["items"]] == ["one"]
+    assert [target["tenant"] for target in everywhere.get("/targets").json()["items"]] == ["one", "two"]
+    assert [target["tenant"] for target in everywhere.get("/targets?tenant=two").json()["items"]] == ["two"]
+    assert [target["tenant"] for target in one.get("/targets").json()["items"]] == ["one"]
     assert one.get("/targets?tenant=two").json()["items"] == []
     assert everywhere.get("/targets/shared?tenant=two").json()["paused"] is False
     assert everywhere.get("/targets/shared").status_code == 404, "nobody of tenant default uses it"
@@ -148,7 +148,7 @@ def test_a_wrong_reason_is_refused() -> None:
 
 def test_the_list_pages_through_in_the_order_of_names() -> None:
     keys = sorted(TargetFactory.create().key for _ in range(7))
-    assert [each["key"] for each in ApiClient("read").list_all("/targets", 3)] == keys
+    assert [target["key"] for target in ApiClient("read").list_all("/targets", 3)] == keys
 
 
 def test_an_unchanged_target_need_not_be_sent_again() -> None:

@@ -241,8 +241,10 @@ def test_another_tenants_template_is_not_there() -> None:
 
 def test_the_list_is_newest_first_and_pages_through() -> None:
     names = [JobTemplateFactory.create().name for _ in range(7)]
-    assert [each["name"] for each in ApiClient().list_all("/job-templates", 3)] == names[::-1]
-    assert [each["name"] for each in ApiClient().get(f"/job-templates?name={names[2]}").json()["items"]] == [names[2]]
+    assert [template["name"] for template in ApiClient().list_all("/job-templates", 3)] == names[::-1]
+    assert [template["name"] for template in ApiClient().get(f"/job-templates?name={names[2]}").json()["items"]] == [
+        names[2]
+    ]
     assert ApiClient().get("/job-templates?job_type=none").json() == {"items": [], "next_cursor": None}
     assert ApiClient().get("/job-templates?colour=red").status_code == 422
 

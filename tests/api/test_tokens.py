@@ -50,7 +50,7 @@ def test_the_last_use_is_written_at_most_once_a_minute() -> None:
     ApiToken.objects.update(last_used_at=Now() - timedelta(seconds=61))
     with CaptureQueriesContext(connection) as asked:
         api.get("/jobs")
-    assert [each["sql"].split()[0] for each in asked].count("UPDATE") == 1
+    assert [statement["sql"].split()[0] for statement in asked].count("UPDATE") == 1
     assert ApiToken.objects.get().last_used_at >= used  # type: ignore[operator]
 
 

@@ -46,11 +46,11 @@ def test_a_verb_leads_where_the_map_says(api: ApiClient, verb: str, source: Stat
     job = job_in(source, target="book-1")
     response = api.post(f"/jobs/{job.pk}/{verb}", {"reason": "why not"})
     assert response.status_code == 200, response.content
-    told = response.json()
-    assert (told["id"], told["status"]) == (str(job.pk), target)
+    document = response.json()
+    assert (document["id"], document["status"]) == (str(job.pk), target)
     assert list_events(job)[-1].reason == "why not"
-    assert told["cancel_requested"] == (source == Status.RUNNING)
-    assert told["blocks_target"] == (target == "PAUSED")
+    assert document["cancel_requested"] == (source == Status.RUNNING)
+    assert document["blocks_target"] == (target == "PAUSED")
 
 
 def test_a_verb_takes_no_body_at_all(api: ApiClient) -> None:
@@ -76,11 +76,11 @@ def test_asking_again_changes_nothing(api: ApiClient) -> None:
 def test_a_wrong_state_says_which_and_what_is_allowed(api: ApiClient) -> None:
     for status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.SKIPPED):
         job = job_in(status)
-        told = api.post(f"/jobs/{job.pk}/cancel").json()
-        assert (told["status"], told["code"], told["state"]) == (409, "wrong_state", status)
-        assert told["allowed"] == allowed_actions(gather_facts(job)) != []
-        allowed = ", ".join(told["allowed"])
-        assert told["detail"] == f"Job {job.pk} is {status} and cannot be cancelled; allowed: {allowed}."
+        document = api.post(f"/jobs/{job.pk}/cancel").json()
+        assert (document["status"], document["code"], document["state"]) == (409, "wrong_state", status)
+        assert document["allowed"] == allowed_actions(gather_facts(job)) != []
+        allowed = ", ".join(document["allowed"])
+        assert document["detail"] == f"Job {job.pk} is {status} and cannot be cancelled; allowed: {allowed}."
 
 
 @pytest.mark.parametrize("verb", ["retry", "resume"])
@@ -88,17 +88,17 @@ def test_after_a_failure_a_new_job_is_made_and_answered(api: ApiClient, verb: st
     job = job_in(Status.FAILED, target="book-1")
     response = api.post(f"/jobs/{job.pk}/{verb}")
     assert response.status_code == 201
-    told = response.json()
-    assert (told["retry_of"], told["attempt"], told["status"]) == (str(job.pk), 2, "QUEUED")
+    document = response.json()
+    assert (document["retry_of"], document["attempt"], document["status"]) == (str(job.pk), 2, "QUEUED")
 
 
 def test_dec_007_a_retry_follows_the_tail_whichever_job_is_named(api: ApiClient) -> None:
     first = job_in(Status.FAILED)
     tail = job_in(Status.FAILED, retry_of=first, attempt=2)
-    told = api.post(f"/jobs/{first.pk}/retry").json()
-    assert told["retry_of"] == str(tail.pk)
+    document = api.post(f"/jobs/{first.pk}/retry").json()
+    assert document["retry_of"] == str(tail.pk)
     refused = api.post(f"/jobs/{first.pk}/retry").json()
-    assert (refused["code"], refused["tail_id"], refused["state"]) == ("live_tail", told["id"], "QUEUED")
+    assert (refused["code"], refused["tail_id"], refused["state"]) == ("live_tail", document["id"], "QUEUED")
 
 
 def test_a_retry_in_backoff_is_sent_off_with_200(api: ApiClient) -> None:
@@ -112,8 +112,8 @@ def test_a_retry_in_backoff_is_sent_off_with_200(api: ApiClient) -> None:
 def test_fresh_drops_the_checkpoint(api: ApiClient) -> None:
     for fresh, kept in ((True, None), (False, {"page": 3}), (None, {"page": 3})):
         job = job_in(Status.FAILED, checkpoint={"page": 3})
-        told = api.post(f"/jobs/{job.pk}/retry", {"fresh": fresh}).json()
-        assert Job.objects.get(pk=told["id"]).checkpoint == kept
+        document = api.post(f"/jobs/{job.pk}/retry", {"fresh": fresh}).json()
+        assert Job.objects.get(pk=document["id"]).checkpoint == kept
 
 
 def test_a_run_is_retried_through_its_own_path(api: ApiClient) -> None:

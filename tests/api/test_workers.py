@@ -38,13 +38,13 @@ def test_those_that_stopped_or_fell_silent_long_ago_are_gone() -> None:
     WorkerFactory(name="silent", heartbeat_at=now - timedelta(minutes=50))
     WorkerFactory(name="lost", heartbeat_at=now - timedelta(hours=2))
     WorkerFactory(name="stopped", state="STOPPED")
-    names = [each["name"] for each in ApiClient("read", tenant=None).get("/workers").json()["items"]]
+    names = [worker["name"] for worker in ApiClient("read", tenant=None).get("/workers").json()["items"]]
     assert names == ["silent", "here"]
 
 
 def test_the_newest_come_first_and_pages_go_on() -> None:
     names = [WorkerFactory.create().name for _ in range(7)]
-    assert [each["name"] for each in ApiClient("read", tenant=None).list_all("/workers", 3)] == names[::-1]
+    assert [worker["name"] for worker in ApiClient("read", tenant=None).list_all("/workers", 3)] == names[::-1]
 
 
 def test_it_takes_read_and_all_tenants() -> None:

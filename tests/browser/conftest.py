@@ -62,7 +62,7 @@ def open_as(browser: Browser, live_server: Any) -> Iterator[Opener]:
         context.add_cookies([{"name": "sessionid", "value": session, "url": live_server.url}])
         page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
-        page.on("console", lambda said: complaints.append(f"{said.text} {said.location}") if _is_wrong(said) else None)
+        page.on("console", lambda item: complaints.append(f"{item.text} {item.location}") if _is_wrong(item) else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.goto(path)
         return page
@@ -73,6 +73,6 @@ def open_as(browser: Browser, live_server: Any) -> Iterator[Opener]:
     assert complaints == []
 
 
-def _is_wrong(said: ConsoleMessage) -> bool:
+def _is_wrong(message: ConsoleMessage) -> bool:
     """A browser asks for a site's icon by itself."""
-    return said.type == "error" and not str(said.location.get("url", "")).endswith("/favicon.ico")
+    return message.type == "error" and not str(message.location.get("url", "")).endswith("/favicon.ico")

@@ -44,7 +44,7 @@ def queued(count: int) -> list[Job]:
 
 
 def order(page: Page) -> list[str]:
-    return [str(each.get_attribute("data-job")) for each in page.locator("tr[data-job]").all()]
+    return [str(item.get_attribute("data-job")) for item in page.locator("tr[data-job]").all()]
 
 
 def test_a_verb_on_the_list_and_on_the_job_page(open_as: Opener, boss: User) -> None:

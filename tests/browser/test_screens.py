@@ -25,7 +25,7 @@ from tests.support.admin_rows import create_all_rows
 from tests.support.admin_users import create_reader
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
-LISTED = [each.name for each in SCREENS.values() if each.listed]
+LISTED = [item.name for item in SCREENS.values() if item.listed]
 
 
 @pytest.fixture
@@ -58,14 +58,14 @@ FRESH: dict[str, tuple[Any, Any, str]] = {
 
 @pytest.mark.parametrize("name", FRESH)
 def test_a_list_of_what_is_no_job_keeps_itself_fresh_too(open_as: Opener, boss: User, name: str) -> None:
-    make, change, told = FRESH[name]
+    make, change, text = FRESH[name]
     row: Model = make()
     page = open_as(boss, get_list_url(type(row)))
     expect(page.locator(".jc-bar a[aria-current]")).to_have_text(name.title())
-    expect(page.locator("#result_list")).not_to_contain_text(told)
+    expect(page.locator("#result_list")).not_to_contain_text(text)
     page.locator(".jc-live-every").select_option("2")
     change(row)
-    expect(page.locator("#result_list")).to_contain_text(told)
+    expect(page.locator("#result_list")).to_contain_text(text)
     expect(page.locator(".jc-live-state")).to_contain_text("updated")
 
 

@@ -24,14 +24,14 @@ TOO_LONG_SEC = 3600
 
 
 def main(arguments: list[str]) -> int:
-    told = parsed(arguments)
-    if told.here:
-        return one(told.here, told.database[0], short=told.short)
+    options = parsed(arguments)
+    if options.here:
+        return one(options.here, options.database[0], short=options.short)
     broken = 0
-    for name in told.suites or SUITES:
-        for database in told.database or DATABASES:
+    for name in options.suites or SUITES:
+        for database in options.database or DATABASES:
             if database in SUITES[name].databases:
-                broken += apart(name, database, short=told.short)
+                broken += apart(name, database, short=options.short)
     print(f"chaos: {broken} suites broken" if broken else "chaos: everything held", flush=True)
     return 1 if broken else 0
 
@@ -42,10 +42,10 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--database", action="append", choices=DATABASES)
     parser.add_argument("--short", action="store_true", help="the size that the ordinary tests use")
     parser.add_argument("--here", choices=SUITES, help=argparse.SUPPRESS)
-    told = parser.parse_args(arguments)
-    if unknown := set(told.suites) - set(SUITES):
+    options = parser.parse_args(arguments)
+    if unknown := set(options.suites) - set(SUITES):
         parser.error(f"there is no suite {', '.join(sorted(unknown))}")
-    return told
+    return options
 
 
 def apart(name: str, database: str, *, short: bool) -> bool:
@@ -65,8 +65,8 @@ def one(name: str, database: str, *, short: bool) -> int:
     with tempfile.TemporaryDirectory(prefix="jobscheduler-chaos-") as home, database_of(database, home) as server:
         verdict = _set_up_and_run(name, server, Path(home), seed, short)
     took = time.monotonic() - began
-    told = verdict if not SUITES[name].must_break else verdict.noticed
-    print(f"{name} on {database}: {told} [SEED={seed}, {took:.0f} s]", flush=True)
+    outcome = verdict if not SUITES[name].must_break else verdict.noticed
+    print(f"{name} on {database}: {outcome} [SEED={seed}, {took:.0f} s]", flush=True)
     return 1 if bool(verdict.broken) != SUITES[name].must_break else 0
 
 

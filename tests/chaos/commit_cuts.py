@@ -112,9 +112,9 @@ def judge(verdict: SuiteReport, fleet: Fleet) -> None:
     status = dict(Job.objects.values_list("pk", "status"))
     tails = Job.objects.latest_attempts()
     verdict.note(jobs=len(status), retries=Job.objects.filter(retry_of__isnull=False).count())
-    verdict.broken += [f"{each} is {each.status}: {each.status_reason}" for each in tails.exclude(status="COMPLETED")]
+    verdict.broken += [f"{job} is {job.status}: {job.status_reason}" for job in tails.exclude(status="COMPLETED")]
     reasons = Counter(Job.objects.filter(status=Status.FAILED).values_list("job_type", "status_reason"))
-    wrong = {each: n for each, n in reasons.items() if each[0] != "sample.fail" or "lease" in each[1]}
+    wrong = {item: n for item, n in reasons.items() if item[0] != "sample.fail" or "lease" in item[1]}
     verdict.require(not wrong, f"jobs failed that should not: {wrong}")
     failing = Job.objects.filter(job_type="sample.fail")
     firsts, seconds = failing.filter(retry_of=None).count(), failing.filter(retry_of__isnull=False).count()
@@ -123,11 +123,11 @@ def judge(verdict: SuiteReport, fleet: Fleet) -> None:
     verdict.require(set(groups) == {GroupStatus.COMPLETED}, f"the groups ended as {dict(groups)}")
     judge_events(verdict, len(status))
     ran = fleet.ledger.list_calls()
-    calls = Counter(each.job for each in ran)
+    calls = Counter(call.job for call in ran)
     verdict.require(len(calls) == len(status), f"{len(calls)} of {len(status)} jobs ran")
     verdict.broken += [f"job {job} ran {times} times" for job, times in calls.items() if times > 1]
-    verdict.broken += find_overlaps(ran, lambda each: each.job)
-    verdict.broken += find_overlaps([each for each in ran if each.facts["lane"]], lambda each: each.facts["lane"])
+    verdict.broken += find_overlaps(ran, lambda call: call.job)
+    verdict.broken += find_overlaps([call for call in ran if call.facts["lane"]], lambda call: call.facts["lane"])
     for worker in fleet.workers:
         lines = [line for line in worker.output.splitlines() if any(word in line for word in REFUSED)]
         verdict.broken += [f"{worker.log_path.name}: {line}" for line in lines]

@@ -90,8 +90,8 @@ class Wire:
     def close(self) -> None:
         self.listening.close()
         self.cut()
-        for each in (*self._dead, self._alive):
-            each.set()
+        for item in (*self._dead, self._alive):
+            item.set()
 
     def _accept(self) -> None:
         while True:

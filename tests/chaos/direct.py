@@ -55,8 +55,8 @@ def one_round(verdict: SuiteReport, fleet: Fleet, web: WebProcess, number: int) 
     expected = [f"job {running.pk}", *(f"number {10 * number + n}" for n in (1, 2, 3, 4))]
     found = started(fleet, number, str(running.pk))
     verdict.require(found == expected, f"round {number} ran as {found}")
-    told = [answer.get("result") if isinstance(answer, dict) else answer for answer in answers]
-    verdict.require(told == [10 * number + 1, 10 * number + 2], f"round {number} answered {answers}")
+    results = [answer.get("result") if isinstance(answer, dict) else answer for answer in answers]
+    verdict.require(results == [10 * number + 1, 10 * number + 2], f"round {number} answered {answers}")
     return sum(answer.get("waited_ms", 0) for answer in answers if isinstance(answer, dict))
 
 

@@ -77,7 +77,7 @@ def unordered(fleet: Fleet, chance: random.Random, *, rounds: int) -> SuiteRepor
     """
     found = run(fleet, chance, rounds=rounds, slots=1, held_sec=[1.1 * LONG_SEC], sabotage="one_transaction")
     print(found)
-    return SuiteReport(broken=[each for each in found.broken if "deadlock" in each])
+    return SuiteReport(broken=[violation for violation in found.broken if "deadlock" in violation])
 
 
 class Host:
@@ -161,14 +161,14 @@ def judge(verdict: SuiteReport, fleet: Fleet, host: Host) -> None:
     verdict.require(len(terminal) == ended.total(), f"{len(terminal)} of {ended.total()} jobs have a terminal event")
     verdict.require(not JobRun.objects.open().exists(), "a run is left open")
     ran = fleet.ledger.list_calls()
-    calls = Counter(each.job for each in ran)
+    calls = Counter(call.job for call in ran)
     verdict.broken += [f"job {job} ran {times} times" for job, times in calls.items() if times > 1]
     verdict.require(len(calls) == ended.total(), f"{len(calls)} of {ended.total()} jobs ran")
-    long = [each for each in ran if each.type == "sample.sleepy"]
-    for name, some, limit in (("at_once", ran, GLOBAL), ("long_at_once", long, LONG)):
-        verdict.note(**{name: f"{count_most_at_once(some)}/{limit}"})
+    long = [call for call in ran if call.type == "sample.sleepy"]
+    for name, calls, limit in (("at_once", ran, GLOBAL), ("long_at_once", long, LONG)):
+        verdict.note(**{name: f"{count_most_at_once(calls)}/{limit}"})
         verdict.require(
-            count_most_at_once(some) <= limit, f"{count_most_at_once(some)} ran at once, {limit} are allowed"
+            count_most_at_once(calls) <= limit, f"{count_most_at_once(calls)} ran at once, {limit} are allowed"
         )
     verdict.broken += find_refusals(fleet)
     for worker in fleet.workers:

@@ -82,7 +82,7 @@ def unguarded(fleet: Fleet, chance: random.Random, *, jobs: int, direct: int) ->
     for way in WAYS:
         verdict = SuiteReport()
         run_case(verdict, fleet, chance, Case(way, "repeatable read"), load, kind)
-        exceeded = [each for each in verdict.broken if "are allowed" in each]
+        exceeded = [violation for violation in verdict.broken if "are allowed" in violation]
         print(verdict)
         if not exceeded:
             return SuiteReport()
@@ -117,10 +117,10 @@ def run_case(
         for worker in workers:
             worker.terminate()
         verdict.broken += [f"{case}: {worker.output}" for worker in workers if worker.wait_for_end() != 0]
-        printed = [(each.log_path.name, each.output) for each in [*crew.programs, *workers]]
+        printed = [(process.log_path.name, process.output) for process in [*crew.programs, *workers]]
     verdict.note(**{f"{case.way}_{case.level}_repeated": sum(text.count(NOT_SERIALIZED) for _, text in printed)})
     verdict.broken += [f"{name}: {line}" for name, text in printed for line in complaints(text)]
-    wrong = [each for each in answers if not isinstance(each, dict) or "result" not in each]
+    wrong = [answer for answer in answers if not isinstance(answer, dict) or "result" not in answer]
     verdict.require(not wrong, f"{case}: direct calls answered {wrong}")
     judge(verdict, fleet, case, began, load)
     ended = Counter(Job.objects.values_list("status", flat=True))
@@ -168,7 +168,7 @@ def serve(crew: RemoteWorkers, environment: str, sabotage: str) -> str:
 
 def call_directly(fleet: Fleet, urls: Sequence[str], token: str, load: Load, began: float) -> list[Any]:
     """Calls beside the queue, as many at once as there are web processes. Returns their answers."""
-    wait_until(lambda: any(each.start > began for each in fleet.ledger.list_calls()), what=fleet.logs)
+    wait_until(lambda: any(call.start > began for call in fleet.ledger.list_calls()), what=fleet.logs)
     answers: list[Any] = []
     while len(answers) < load.direct:
         params = [{"number": DIRECT_NUMBER + len(answers) + n, "seconds": load.longest_sec} for n in range(len(urls))]
@@ -179,15 +179,15 @@ def call_directly(fleet: Fleet, urls: Sequence[str], token: str, load: Load, beg
 
 
 def judge(verdict: SuiteReport, fleet: Fleet, case: Case, began: float, load: Load) -> None:
-    ran = [each for each in fleet.ledger.list_calls() if each.start > began]
-    most = count_most_at_once(ran)
-    verdict.note(**{f"{case.way}_{case.level}": f"{most}/{LIMIT}"})
-    verdict.require(most <= LIMIT, f"{case}: {most} ran at once, {LIMIT} are allowed")
-    verdict.require(most >= LIMIT, f"{case}: the limit was never reached")
-    calls = Counter(each.job for each in ran if each.facts["number"] < DIRECT_NUMBER)
+    ran = [call for call in fleet.ledger.list_calls() if call.start > began]
+    peak = count_most_at_once(ran)
+    verdict.note(**{f"{case.way}_{case.level}": f"{peak}/{LIMIT}"})
+    verdict.require(peak <= LIMIT, f"{case}: {peak} ran at once, {LIMIT} are allowed")
+    verdict.require(peak >= LIMIT, f"{case}: the limit was never reached")
+    calls = Counter(call.job for call in ran if call.facts["number"] < DIRECT_NUMBER)
     verdict.require(len(calls) == load.jobs, f"{case}: {len(calls)} of {load.jobs} jobs ran")
     verdict.broken += [f"{case}: job {job} ran {times} times" for job, times in calls.items() if times > 1]
-    called = sum(each.facts["number"] >= DIRECT_NUMBER for each in ran)
+    called = sum(call.facts["number"] >= DIRECT_NUMBER for call in ran)
     verdict.require(called >= load.direct, f"{case}: {called} of {load.direct} direct calls ran")
 
 

@@ -108,7 +108,7 @@ class Storm:
 def judge_chains(verdict: SuiteReport, jobs: int) -> None:
     tails = Job.objects.latest_attempts()
     verdict.require(tails.count() == jobs, f"{tails.count()} chains, {jobs} were submitted")
-    verdict.broken += [f"{each} ended {each.status}" for each in tails.exclude(status=Status.COMPLETED)]
+    verdict.broken += [f"{job} ended {job.status}" for job in tails.exclude(status=Status.COMPLETED)]
     known = {"lease expired", "Scheduler crash recovery"}
     failed = Counter(Job.objects.filter(status=Status.FAILED).values_list("status_reason", flat=True))
     verdict.note(**{reason.replace(" ", "_").lower(): n for reason, n in failed.items()})
@@ -127,14 +127,14 @@ def judge_recoveries(verdict: SuiteReport) -> None:
 def judge_ledger(verdict: SuiteReport, storm: Storm, order: dict[UUID, str]) -> None:
     """Only a process that stood still may have run beside its successor."""
     first = first_of_chains()
-    ran = [ended(each, storm.died) for each in storm.fleet.ledger.list_calls() if each.pid not in storm.stopped]
-    verdict.broken += find_overlaps(ran, lambda each: first[UUID(each.job)])
-    verdict.broken += find_overlaps([each for each in ran if each.facts["lane"]], lambda each: each.facts["lane"])
+    ran = [ended(call, storm.died) for call in storm.fleet.ledger.list_calls() if call.pid not in storm.stopped]
+    verdict.broken += find_overlaps(ran, lambda call: first[UUID(call.job)])
+    verdict.broken += find_overlaps([call for call in ran if call.facts["lane"]], lambda call: call.facts["lane"])
     completed = JobEvent.objects.filter(kind=EventKind.COMPLETED).order_by("id").values_list("job_id", flat=True)
-    done = [first[each] for each in completed]
+    done = [first[job] for job in completed]
     for lane in sorted(set(order.values()) - {""}):
-        wanted = [each for each, where in order.items() if where == lane]
-        verdict.require([each for each in done if order[each] == lane] == wanted, f"{lane}: not in order")
+        wanted = [item for item, where in order.items() if where == lane]
+        verdict.require([item for item in done if order[item] == lane] == wanted, f"{lane}: not in order")
 
 
 def ended(stretch: HandlerCall, died: dict[int, float]) -> HandlerCall:
@@ -145,9 +145,9 @@ def first_of_chains() -> dict[UUID, UUID]:
     """The first job of each job's chain."""
     older = dict(Job.objects.values_list("pk", "retry_of_id"))
     first: dict[UUID, UUID] = {}
-    for each in older:
-        root = each
+    for item in older:
+        root = item
         while (before := older[root]) is not None:
             root = before
-        first[each] = root
+        first[item] = root
     return first

@@ -45,10 +45,10 @@ def run(fleet: Fleet, chance: random.Random, *, seconds: float) -> SuiteReport:
     verdict.broken += [*find_answer_violations(answers), *find_violations()]
     let_everything_go()
     verdict.broken += [*find_violations(), *find_stuck_jobs()]
-    verdict.broken += [f"job {each.pk} is still {each.status}" for each in Job.objects.filter(status__in=sorted(LIVE))]
+    verdict.broken += [f"job {job.pk} is still {job.status}" for job in Job.objects.filter(status__in=sorted(LIVE))]
     verdict.require(not LaneMark.objects.exists(), "marks are left")
     verdict.require(count_deadlocks() == deadlocks, f"{count_deadlocks() - deadlocks} deadlocks")
-    calls = sum((Counter(each.get("calls", {})) for each in answers), Counter[str]())
+    calls = sum((Counter(answer.get("calls", {})) for answer in answers), Counter[str]())
     ended = Counter(Job.objects.values_list("status", flat=True))
     verdict.note(jobs=Job.objects.count(), calls=calls.total(), **{status.lower(): n for status, n in ended.items()})
     return verdict
@@ -75,7 +75,7 @@ def gather(fleet: Fleet, plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 def stage(plan: dict[str, Any]) -> dict[str, Any]:
     made = job_services.enqueue_many([{"job_type": NOOP, "target": lane(number)} for number in range(5 * LANES)])
-    return {"jobs": [str(each) for each in made]}
+    return {"jobs": [str(item) for item in made]}
 
 
 def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]:
@@ -133,8 +133,8 @@ class Crew(RandomVerbs):
 
 def let_everything_go() -> None:
     """Lift what persons have shut, again and again: what is let go may fall under the next one's stop."""
-    for each in Target.objects.filter(paused=True):
-        targets.unpause(each.key)
+    for target in Target.objects.filter(paused=True):
+        targets.unpause(target.key)
     for _ in range(50):
         for job_id in Job.objects.filter(status=Status.PAUSED).values_list("pk", flat=True):
             job_services.resume(job_id)

@@ -52,9 +52,9 @@ def submit(chance: random.Random, jobs: int, lanes: int, longest_sec: float) -> 
     order: dict[str, list[UUID]] = {}
     for start in range(0, jobs, BULK):
         items = [item(chance, number, lanes, longest_sec) for number in range(start, min(start + BULK, jobs))]
-        for job_id, each in zip(job_services.enqueue_many(items), items, strict=True):
-            if each["target"] is not None:
-                order.setdefault(each["target"], []).append(job_id)
+        for job_id, item in zip(job_services.enqueue_many(items), items, strict=True):
+            if item["target"] is not None:
+                order.setdefault(item["target"], []).append(job_id)
     return order
 
 
@@ -67,7 +67,7 @@ def item(chance: random.Random, number: int, lanes: int, longest_sec: float) -> 
 
 
 def check_runs(verdict: SuiteReport, ran: list[HandlerCall], jobs: int) -> None:
-    calls = Counter(each.job for each in ran)
+    calls = Counter(call.job for call in ran)
     verdict.require(len(calls) == jobs, f"{len(calls)} of {jobs} jobs ran")
     verdict.broken += [f"job {job} ran {n} times" for job, n in calls.items() if n > 1]
     ended = dict(Counter(Job.objects.values_list("status", flat=True)))
@@ -76,21 +76,21 @@ def check_runs(verdict: SuiteReport, ran: list[HandlerCall], jobs: int) -> None:
 
 
 def check_limits(verdict: SuiteReport, ran: list[HandlerCall]) -> None:
-    rare = [each for each in ran if each.type == "sample.rare"]
-    pool = [each for each in ran if each.facts["pool"] == "pool"]
-    for name, some, limit in (("at_once", ran, GLOBAL), ("rare_at_once", rare, RARE), ("pool_at_once", pool, POOL)):
-        most = count_most_at_once(some)
-        verdict.note(**{name: f"{most}/{limit}"})
-        verdict.require(most <= limit, f"{most} of {name.removesuffix('_at_once')} ran at once, {limit} are allowed")
+    rare = [call for call in ran if call.type == "sample.rare"]
+    pool = [call for call in ran if call.facts["pool"] == "pool"]
+    for name, calls, limit in (("at_once", ran, GLOBAL), ("rare_at_once", rare, RARE), ("pool_at_once", pool, POOL)):
+        peak = count_most_at_once(calls)
+        verdict.note(**{name: f"{peak}/{limit}"})
+        verdict.require(peak <= limit, f"{peak} of {name.removesuffix('_at_once')} ran at once, {limit} are allowed")
     verdict.note(handlers_at_work=f"{compute_utilization(ran, GLOBAL):.0%}")
 
 
 def check_lanes(verdict: SuiteReport, ran: list[HandlerCall], order: dict[str, list[UUID]]) -> None:
-    laned = [each for each in ran if each.facts["lane"]]
-    verdict.broken += find_overlaps(laned, lambda each: each.facts["lane"])
-    for lane, found in group_calls(laned, lambda each: each.facts["lane"]).items():
-        started = [each.job for each in found]
-        verdict.require(started == [str(each) for each in order[str(lane)]], f"{lane}: not in the order of submission")
+    laned = [call for call in ran if call.facts["lane"]]
+    verdict.broken += find_overlaps(laned, lambda call: call.facts["lane"])
+    for lane, found in group_calls(laned, lambda call: call.facts["lane"]).items():
+        started = [item.job for item in found]
+        verdict.require(started == [str(item) for item in order[str(lane)]], f"{lane}: not in the order of submission")
 
 
 def find_refusals(fleet: Fleet) -> Iterator[str]:

@@ -43,8 +43,8 @@ def run(
             watches = [Watch(worker) for worker in workers]
             trouble(verdict, server, down_sec, watches)
             judge_back(verdict, fleet)
-            for each in watches:
-                each.judge_lines(verdict)
+            for item in watches:
+                item.judge_lines(verdict)
     judge_nothing_lost(verdict, fleet, workers, [*stream.acknowledged, *long_ones])
     for worker in workers:
         worker.terminate()
@@ -60,8 +60,8 @@ def run(
 def crash(verdict: SuiteReport, server: Server, down_sec: float, watches: list[Watch]) -> None:
     server.crash()
     time.sleep(down_sec)  # the length of the outage, not a wait for anything
-    for each in watches:
-        each.judge_while_down(verdict)
+    for item in watches:
+        item.judge_while_down(verdict)
     server.start()
 
 
@@ -149,11 +149,11 @@ class Watch:
         verdict.require(self.worker.alive, f"{self.worker.log_path.name} ended:\n{self.worker.output[-2000:]}")
 
     def judge_lines(self, verdict: SuiteReport) -> None:
-        said = notable(self.worker)[self.lines :]
+        logged = notable(self.worker)[self.lines :]
         seconds = time.monotonic() - self.began
-        verdict.note(lines_a_second=len(said) / seconds)
-        told = "\n".join(said[:40])
-        verdict.require(len(said) <= max(2.0, seconds), f"{len(said)} lines in {seconds:.1f} s:\n{told}")
+        verdict.note(lines_a_second=len(logged) / seconds)
+        text = "\n".join(logged[:40])
+        verdict.require(len(logged) <= max(2.0, seconds), f"{len(logged)} lines in {seconds:.1f} s:\n{text}")
 
 
 def notable(worker: WorkerProcess) -> list[str]:
@@ -225,19 +225,17 @@ def judge_nothing_lost(
         lambda: not live.exists(), 60, lambda: f"{live.count()} jobs end\n{fleet.logs()[-5000:]}", forgiving=True
     )
     known = dict(Job.objects.values_list("pk", "status"))
-    verdict.broken += [f"job {each} was acknowledged and is gone" for each in acknowledged if each not in known]
+    verdict.broken += [f"job {item} was acknowledged and is gone" for item in acknowledged if item not in known]
     tails = Job.objects.latest_attempts().exclude(status=Status.COMPLETED)
-    verdict.broken += [f"job {each.pk} is {each.status}: {each.status_reason}" for each in tails]
+    verdict.broken += [f"job {job.pk} is {job.status}: {job.status_reason}" for job in tails]
     expired = Job.objects.filter(status=Status.FAILED)
     verdict.note(leases_lost=expired.count())
+    verdict.broken += [f"job {job.pk}: {job.status_reason}" for job in expired.exclude(status_reason="lease expired")]
+    calls = [call.job for call in fleet.ledger.list_calls()]
     verdict.broken += [
-        f"job {each.pk}: {each.status_reason}" for each in expired.exclude(status_reason="lease expired")
+        f"{told(item, fleet)} ran {calls.count(item)} times" for item in set(calls) if calls.count(item) > 1
     ]
-    calls = [each.job for each in fleet.ledger.list_calls()]
-    verdict.broken += [
-        f"{told(each, fleet)} ran {calls.count(each)} times" for each in set(calls) if calls.count(each) > 1
-    ]
-    verdict.broken += [f"{each.log_path.name} ended" for each in workers if not each.alive]
+    verdict.broken += [f"{worker.log_path.name} ended" for worker in workers if not worker.alive]
 
 
 def told(job_id: Any, fleet: Fleet) -> str:

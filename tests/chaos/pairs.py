@@ -19,8 +19,8 @@ SIDES = ("sample.left", "sample.right")  # a worker for each: both members of a 
 def run(fleet: Fleet, chance: random.Random, *, groups: int, sabotage: str = "", slots: int = SLOTS) -> SuiteReport:
     """With one slot on each side the members of a pair are alone in ending, and do so side by side."""
     verdict = SuiteReport()
-    told = ",".join(filter(None, ["hear_groups", sabotage]))
-    how = {"settings": LONG_LEASE_SETTINGS, "sabotage": told, "wait": False}
+    sabotages = ",".join(filter(None, ["hear_groups", sabotage]))
+    how = {"settings": LONG_LEASE_SETTINGS, "sabotage": sabotages, "wait": False}
     fleet.wait_until_started(*[fleet.start(f"--types={side}", f"--concurrency={slots}", **how) for side in SIDES])
     began = time.monotonic()
     for number in range(groups):
@@ -34,7 +34,9 @@ def run(fleet: Fleet, chance: random.Random, *, groups: int, sabotage: str = "",
 def judge(verdict: SuiteReport, fleet: Fleet, groups: int) -> None:
     ended = dict(Counter(JobGroup.objects.values_list("status", flat=True)))
     verdict.require(ended == {GroupStatus.COMPLETED: groups}, f"the groups ended as {ended}")
-    told = Counter(line["group"] for line in fleet.ledger.read_lines("group.finished"))
-    verdict.require(len(told) == groups, f"the end of {len(told)} of {groups} groups was told")
-    verdict.broken += [f"the end of group {each} was told {times} times" for each, times in told.items() if times > 1]
+    announced = Counter(line["group"] for line in fleet.ledger.read_lines("group.finished"))
+    verdict.require(len(announced) == groups, f"the end of {len(announced)} of {groups} groups was told")
+    verdict.broken += [
+        f"the end of group {item} was told {times} times" for item, times in announced.items() if times > 1
+    ]
     verdict.broken += find_refusals(fleet)

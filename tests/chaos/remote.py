@@ -34,7 +34,9 @@ def run(fleet: Fleet, chance: random.Random, *, jobs: int, lanes: int) -> SuiteR
         crew.start_shell_worker(url)
         fleet.start(f"--concurrency={SLOTS}", settings=SETTINGS)
         wait_until_all_ended(60 + jobs * 0.5, fleet)
-        verdict.broken += [f"{each.name}: {line}" for each in crew.programs for line in _complaints(each.output)]
+        verdict.broken += [
+            f"{process.name}: {line}" for process in crew.programs for line in _complaints(process.output)
+        ]
     ran = fleet.ledger.list_calls()
     verdict.note(jobs=jobs, lanes=lanes, seconds=time.monotonic() - began)
     check_runs(verdict, ran, jobs)
@@ -66,17 +68,17 @@ def _submit(chance: random.Random, params: dict[str, Any], fields: dict[str, Any
 
 
 def judge_limits(verdict: SuiteReport, ran: list[HandlerCall]) -> None:
-    rare = [each for each in ran if each.type == "remote.rare"]
-    for name, some, limit in (("at_once", ran, GLOBAL), ("rare_at_once", rare, RARE)):
-        most = count_most_at_once(some)
-        verdict.note(**{name: f"{most}/{limit}"})
-        verdict.require(most <= limit, f"{most} of {name.removesuffix('_at_once')} ran at once, {limit} are allowed")
+    rare = [call for call in ran if call.type == "remote.rare"]
+    for name, calls, limit in (("at_once", ran, GLOBAL), ("rare_at_once", rare, RARE)):
+        peak = count_most_at_once(calls)
+        verdict.note(**{name: f"{peak}/{limit}"})
+        verdict.require(peak <= limit, f"{peak} of {name.removesuffix('_at_once')} ran at once, {limit} are allowed")
 
 
 def judge_shares(verdict: SuiteReport) -> None:
     """Each of the three had some of it."""
     owners = JobRun.objects.values_list("worker", flat=True)
-    did = Counter(next((name for name in ("snake", "shell") if f":{name}#" in each), "local") for each in owners)
+    did = Counter(next((name for name in ("snake", "shell") if f":{name}#" in owner), "local") for owner in owners)
     verdict.note(**did)
     verdict.require(len(did) == 3, f"not all of them worked: {dict(did)}")
 

@@ -32,11 +32,11 @@ def idle(server: Any, fleet: Fleet, chance: random.Random, *, seconds: float) ->
     verdict.note(cpu=f"{share:.2%}")
     verdict.require(share < 0.01, f"{share:.2%} of a processor at rest")
     if server is not None:
-        said = stop_counting(server, queries)
-        verdict.note(queries_a_second=len(said) / seconds)
-        counted = {each: said.count(each) for each in set(said)}
-        most = "; ".join(f"{n}× {each}" for each, n in sorted(counted.items(), key=lambda pair: -pair[1])[:12])
-        verdict.require(len(said) <= seconds, f"{len(said)} queries in {seconds:g} s: {most}")
+        statements = stop_counting(server, queries)
+        verdict.note(queries_a_second=len(statements) / seconds)
+        counted = {item: statements.count(item) for item in set(statements)}
+        peak = "; ".join(f"{n}× {item}" for item, n in sorted(counted.items(), key=lambda pair: -pair[1])[:12])
+        verdict.require(len(statements) <= seconds, f"{len(statements)} queries in {seconds:g} s: {peak}")
     return verdict
 
 
@@ -57,7 +57,7 @@ def memory(fleet: Fleet, chance: random.Random, *, jobs: int) -> SuiteReport:
     growth = sizes[-1] / sizes[0] - 1
     verdict.note(jobs=jobs, seconds=time.monotonic() - began)
     verdict.note(first_mib=sizes[0], last_mib=sizes[-1], growth=f"{growth:.1%}")
-    verdict.require(abs(growth) <= 0.05, f"resident memory went {', '.join(f'{each:.1f}' for each in sizes)} MiB")
+    verdict.require(abs(growth) <= 0.05, f"resident memory went {', '.join(f'{size:.1f}' for size in sizes)} MiB")
     return verdict
 
 
@@ -81,6 +81,6 @@ def start_counting(server: Any) -> int:
 def stop_counting(server: Any, start: int) -> list[str]:
     """What was asked, without the frames of transactions."""
     entries = re.split(r"^\d{4}-\d\d-\d\d \S+ \S+ \[\d+\] ", server.log.read_text()[start:], flags=re.MULTILINE)
-    said = [re.split(r"^LOG:  (?:statement|execute [^:]*): ", each) for each in entries]
-    asked = [" ".join(each[1].split())[:90] for each in said if len(each) == 2]
-    return [each for each in asked if not each.startswith(("BEGIN", "COMMIT", "ROLLBACK"))]
+    statements = [re.split(r"^LOG:  (?:statement|execute [^:]*): ", item) for item in entries]
+    asked = [" ".join(item[1].split())[:90] for item in statements if len(item) == 2]
+    return [statement for statement in asked if not statement.startswith(("BEGIN", "COMMIT", "ROLLBACK"))]

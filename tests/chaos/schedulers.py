@@ -35,9 +35,9 @@ def run(
     verdict = SuiteReport()
     stage(schedules)
     connection.close()
-    told = storm(fleet, {"minutes": minutes, "schedulers": schedulers, "seed": chance.random(), "sabotage": sabotage})
+    report = storm(fleet, {"minutes": minutes, "schedulers": schedulers, "seed": chance.random(), "sabotage": sabotage})
     judge(verdict, minutes)
-    verdict.note(schedules=schedules, minutes=minutes, jobs=Job.objects.count(), **told)
+    verdict.note(schedules=schedules, minutes=minutes, jobs=Job.objects.count(), **report)
     return verdict
 
 
@@ -75,10 +75,10 @@ def storm(fleet: Fleet, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def judge(verdict: SuiteReport, minutes: int) -> None:
-    expected = {BEGIN + timedelta(minutes=each) for each in range(1, minutes + 1)}
+    expected = {BEGIN + timedelta(minutes=number) for number in range(1, minutes + 1)}
     fires = list(ScheduleFire.objects.values_list("schedule_id", "fire_time", "job_id"))
     for schedule_id in Schedule.objects.values_list("pk", flat=True):
-        times = Counter(due for each, due, _ in fires if each == schedule_id)
+        times = Counter(due for item, due, _ in fires if item == schedule_id)
         wrong = [due for due in expected | set(times) if times[due] != (due in expected)]
         verdict.require(
             not wrong, f"schedule {schedule_id}: {len(wrong)} due times not fired once, such as {wrong[:3]}"
@@ -102,8 +102,8 @@ def main(text: str) -> None:
     kills = _rage(crew, clock, stop, plan)
     _await_all_fired(BEGIN + timedelta(minutes=plan["minutes"]))
     stop.value = 1
-    for each in crew:
-        each.join()
+    for worker in crew:
+        worker.join()
     json.dump({"kills": kills}, sys.stdout)
 
 

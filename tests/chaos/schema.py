@@ -36,11 +36,11 @@ def run(fleet: Fleet, chance: random.Random, *, seconds: int) -> SuiteReport:
     with server(fleet) as (url, log):
         document = fleet.home / "openapi.json"
         document.write_text(json.dumps(told_what_there_is(read(f"{url}/api/openapi.json"))))
-        said = ask(fleet, document, url, written, seconds, chance.randrange(2**31))
+        output = ask(fleet, document, url, written, seconds, chance.randrange(2**31))
         errors = [line for line in log.read_text().splitlines() if "ERROR" in line or "Traceback" in line]
-    verdict.require(said.returncode == 0, f"schemathesis says:\n{shortened(said.stdout + said.stderr)}")
+    verdict.require(output.returncode == 0, f"schemathesis says:\n{shortened(output.stdout + output.stderr)}")
     verdict.require(not errors, f"the server logged errors: {errors[:5]}")
-    verdict.note(**counted(said.stdout))
+    verdict.note(**counted(output.stdout))
     return verdict
 
 
@@ -98,13 +98,13 @@ def read(url: str) -> Any:
         return json.load(answer)
 
 
-def shortened(said: str) -> str:
+def shortened(text: str) -> str:
     """Its tracebacks quote whole modules in one line."""
-    return "\n".join(line[:300] for line in said.splitlines())[-20_000:]
+    return "\n".join(line[:300] for line in text.splitlines())[-20_000:]
 
 
-def counted(said: str) -> dict[str, object]:
-    found = re.findall(r"(\d[\d,]*) (generated|passed|unique failures|operations)", said)
+def counted(text: str) -> dict[str, object]:
+    found = re.findall(r"(\d[\d,]*) (generated|passed|unique failures|operations)", text)
     return {name.replace(" ", "_"): int(number.replace(",", "")) for number, name in found}
 
 

@@ -57,11 +57,11 @@ def judge_end(verdict: SuiteReport, number: int, worker: WorkerProcess) -> None:
     code = worker.wait_for_end()
     verdict.require(code == 0, f"round {number}: exit code {code}\n{worker.output}")
     left = Job.objects.filter(status=Status.RUNNING, lease_owner__startswith=f"{worker.name}@")
-    verdict.broken += [f"round {number}: {each} is RUNNING and its worker is gone" for each in left]
+    verdict.broken += [f"round {number}: {item} is RUNNING and its worker is gone" for item in left]
     verdict.require("Traceback" not in worker.output, f"round {number}: {worker.output}")
 
 
 def judge_jobs(verdict: SuiteReport, ids: list[UUID]) -> None:
-    verdict.broken += [f"{each} is {each.status}" for each in Job.objects.exclude(status=Status.COMPLETED)]
+    verdict.broken += [f"{job} is {job.status}" for job in Job.objects.exclude(status=Status.COMPLETED)]
     verdict.require(Job.objects.count() == len(ids), f"{Job.objects.count()} jobs, {len(ids)} were submitted")
-    verdict.broken += [f"{each} used {each.attempt} attempts" for each in Job.objects.exclude(attempt=1)]
+    verdict.broken += [f"{job} used {job.attempt} attempts" for job in Job.objects.exclude(attempt=1)]

@@ -31,8 +31,8 @@ class Suite:
         scenario: Callable[..., Any] = getattr(import_module(f"tests.chaos.{self.module}"), self.function)
         size = (self.small if short else self.long) or {}
         with Fleet(build_environment(), home) as fleet:
-            told = (server, fleet) if self.with_server else (fleet,)
-            return scenario(*told, random.Random(seed), **size)
+            arguments = (server, fleet) if self.with_server else (fleet,)
+            return scenario(*arguments, random.Random(seed), **size)
 
 
 SUITES: dict[str, Suite] = {

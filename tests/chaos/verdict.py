@@ -11,7 +11,7 @@ class SuiteReport:
     broken: list[str] = field(default_factory=list)
 
     def note(self, **found: object) -> None:
-        self.notes |= {name: f"{each:.2f}" if isinstance(each, float) else each for name, each in found.items()}
+        self.notes |= {name: f"{item:.2f}" if isinstance(item, float) else item for name, item in found.items()}
 
     def require(self, holds: object, otherwise: str) -> None:
         if not holds:
@@ -23,9 +23,12 @@ class SuiteReport:
         return f"noticed, {len(self.broken)} violations" if self.broken else "BROKEN: the sabotage went unnoticed"
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.notes.items())
+        details = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.notes.items())
         if not self.broken:
-            return f"held ({told})"
+            return f"held ({details})"
         return "\n".join(
-            [f"BROKEN: {len(self.broken)} violations ({told})", *(f"  {each}" for each in self.broken[:20])]
+            [
+                f"BROKEN: {len(self.broken)} violations ({details})",
+                *(f"  {violation}" for violation in self.broken[:20]),
+            ]
         )

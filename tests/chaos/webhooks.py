@@ -74,15 +74,17 @@ class Crowd:
 
     def judge(self, verdict: SuiteReport, secrets: dict[str, str], committed: set[str], taken_back: set[str]) -> None:
         seen, bodies = list(self.receiver.seen), dict[str, bytes]()
-        told: set[tuple[str, str]] = set()
-        for each in seen:
-            verdict.require(bodies.setdefault(each.id, each.body) == each.body, f"{each.id} changed its body")
-            document = each.document
+        delivered: set[tuple[str, str]] = set()
+        for request in seen:
+            verdict.require(
+                bodies.setdefault(request.id, request.body) == request.body, f"{request.id} changed its body"
+            )
+            document = request.document
             job = document["data"]
-            told.add((job["id"], document["type"]))
-            verdict.require(_verifies(each, secrets[job["tenant"]]), f"{each.id} does not verify")
+            delivered.add((job["id"], document["type"]))
+            verdict.require(_verifies(request, secrets[job["tenant"]]), f"{request.id} does not verify")
             verdict.require(job["id"] not in taken_back, f"{job['id']} was taken back and told")
-        missed = {(job, event) for job in committed for event in ("job.queued", "job.completed")} - told
+        missed = {(job, event) for job in committed for event in ("job.queued", "job.completed")} - delivered
         verdict.require(not missed, f"{len(missed)} committed events never arrived")
         acknowledged = {str(pk) for pk in WebhookDelivery.objects.values_list("pk", flat=True)} <= self.answered
         verdict.require(acknowledged, "a delivery was never acknowledged")
@@ -155,8 +157,8 @@ class Storm(threading.Thread):
     def end(self) -> None:
         self._over.set()
         self.join()
-        for each in self.crew:
-            each.kill()
+        for worker in self.crew:
+            worker.kill()
 
     def _sender(self) -> WorkerProcess:
         return self.fleet.start(NOTHING_TO_DO, settings=SETTINGS, wait=False)
@@ -199,8 +201,8 @@ def _await_delivery(verdict: SuiteReport, fleet: Fleet, committed: set[str], pat
         return f"{counts}, {undelivered.count()} deliveries are left: {left}\n{fleet.logs()[-5000:]}"
 
     wait_until(lambda: not any(rows.exists() for rows in (open_jobs, waiting, undelivered)), patience, what)
-    most = WebhookDelivery.objects.aggregate(most=Max("attempts"))["most"]
-    verdict.note(seconds=time.monotonic() - began, most_attempts=most)
+    peak = WebhookDelivery.objects.aggregate(peak=Max("attempts"))["peak"]
+    verdict.note(seconds=time.monotonic() - began, most_attempts=peak)
     expected = 2 * len(committed)
     found = WebhookDelivery.objects.count()
     verdict.require(found == expected, f"{found} deliveries, {expected} events were committed")
@@ -219,7 +221,7 @@ def _judge_memory(verdict: SuiteReport, fleet: Fleet, floods: int) -> None:
         sizes = [_after(sender, endpoint, there, floods) for _ in range(4)]
     growth = sizes[-1] - sizes[0]
     verdict.note(sender_mib=sizes[0], sender_growth_mib=growth)
-    verdict.require(growth < GROWTH_MIB, f"the sender grew: {', '.join(f'{each:.1f}' for each in sizes)} MiB")
+    verdict.require(growth < GROWTH_MIB, f"the sender grew: {', '.join(f'{size:.1f}' for size in sizes)} MiB")
 
 
 def _after(sender: WorkerProcess, endpoint: Any, there: Receiver, floods: int) -> float:

@@ -60,7 +60,7 @@ def test_a_file_is_replaced_only_if_asked_and_a_failure_leaves_nothing(tmp_path:
     assert path.read_text() == "mine"
     assert call("backup", path, "--force").code == 0
     assert call("backup", tmp_path / "no" / "such" / "place").code == 1
-    assert [each.name for each in tmp_path.iterdir()] == ["copy.sqlite3"]
+    assert [path.name for path in tmp_path.iterdir()] == ["copy.sqlite3"]
 
 
 @pytest.mark.sqlite_only

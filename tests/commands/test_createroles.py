@@ -51,7 +51,7 @@ def test_a_member_may_what_the_role_says_and_no_more(role: str, may: list[str], 
 def test_run_again_it_changes_nothing_and_says_so() -> None:
     call("createroles")
     before = {role: of(role) for role in ROLES}
-    assert [each["added"] for each in call("createroles", "--json").json] == [0, 0, 0]
+    assert [role["added"] for role in call("createroles", "--json").json] == [0, 0, 0]
     assert {role: of(role) for role in ROLES} == before
     assert "(0 added, 0 removed)" in call("createroles").out
 
@@ -62,14 +62,14 @@ def test_it_puts_ours_right_and_leaves_those_of_other_apps_alone() -> None:
     foreign, ours = Permission.objects.get(codename="add_user"), Permission.objects.get(codename="cancel_job")
     viewer.permissions.add(foreign, ours)
     viewer.permissions.remove(Permission.objects.get(codename="view_job"))
-    (told, *_others) = call("createroles", "--json").json
-    assert (told["added"], told["taken"]) == (1, 1)
+    (document, *_others) = call("createroles", "--json").json
+    assert (document["added"], document["taken"]) == (1, 1)
     assert {"add_user", "view_job"} <= of("Job viewer")
     assert "cancel_job" not in of("Job viewer")
 
 
 def test_before_the_first_migrate_it_says_what_to_do() -> None:
     Permission.objects.filter(content_type__app_label__in=OURS).delete()
-    said = call("createroles")
-    assert (said.code, "migrate" in said.err) == (1, True)
+    result = call("createroles")
+    assert (result.code, "migrate" in result.err) == (1, True)
     assert not Group.objects.exists()

@@ -14,12 +14,12 @@ from tests.support.commands import call, run_process
 
 @pytest.mark.django_db
 def test_the_token_stands_alone_on_stdout_and_works() -> None:
-    said = call("createtoken", "robot")
-    assert said.code == 0
-    token = tokens.find(said.out.removesuffix("\n"))
+    result = call("createtoken", "robot")
+    assert result.code == 0
+    token = tokens.find(result.out.removesuffix("\n"))
     assert token is not None
     assert (token.name, token.tenant, token.scopes, token.expires_at) == ("robot", "default", ["read", "submit"], None)
-    assert said.out.startswith(token.prefix)
+    assert result.out.startswith(token.prefix)
 
 
 @pytest.mark.django_db
@@ -50,15 +50,15 @@ def test_tenant_scopes_and_lifetime_are_as_asked() -> None:
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(words: tuple[str, ...]) -> None:
-    said = call("createtoken", *words)
-    assert (said.code, said.out) == (2, "")
-    assert len(said.err.strip().splitlines()) == 1
+    result = call("createtoken", *words)
+    assert (result.code, result.out) == (2, "")
+    assert len(result.err.strip().splitlines()) == 1
     assert not ApiToken.objects.exists()
 
 
 @pytest.mark.once
 def test_as_a_process_it_prints_nothing_else(process_env: dict[str, str]) -> None:
-    said = run_process(process_env, "createtoken", "robot", "--tenant=x")
-    assert (said.code, len(said.out.split())) == (0, 1)
+    result = run_process(process_env, "createtoken", "robot", "--tenant=x")
+    assert (result.code, len(result.out.split())) == (0, 1)
     assert run_process(process_env, "createtoken", "robot", "--tenant=x", "--all-tenants").code == 2
     assert run_process(process_env, "createtoken").code == 2

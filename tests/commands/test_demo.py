@@ -39,8 +39,8 @@ def rows() -> dict[str, list[dict[str, Any]]]:
 def test_it_shows_every_side_of_the_console_and_goes_without_a_trace() -> None:
     own = job_services.enqueue("system.noop")
     before = rows()
-    said = call("demo", "--force")
-    assert (said.code, "--clear" in said.out) == (0, True), said.err
+    result = call("demo", "--force")
+    assert (result.code, "--clear" in result.out) == (0, True), result.err
     shows_everything()
     assert "already exists" in call("demo", "--force").err
     assert call("demo", "--clear").code == 0
@@ -81,8 +81,8 @@ def test_schedules_of_the_demo_name_job_types_that_every_worker_knows() -> None:
 
 def test_without_debug_it_must_be_meant() -> None:
     before = dump_tables()
-    said = call("demo")
-    assert (said.code, "--force" in said.err) == (1, True)
+    result = call("demo")
+    assert (result.code, "--force" in result.err) == (1, True)
     assert dump_tables() == before
 
 

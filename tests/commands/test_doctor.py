@@ -42,7 +42,7 @@ TOPICS = {
 def said(level: str, topic: str) -> str:
     """What the doctor says of a topic at this level; empty, if nothing."""
     found = call("doctor", "--json").json["findings"]
-    return " ".join(each["message"] for each in found if (each["level"], each["topic"]) == (level, topic))
+    return " ".join(item["message"] for item in found if (item["level"], item["topic"]) == (level, topic))
 
 
 def worker(**fields: Any) -> Worker:
@@ -53,7 +53,7 @@ def test_a_sound_deployment_is_told_topic_by_topic_and_exits_0() -> None:
     worker()
     answer = call("doctor", "--json")
     assert (answer.code, answer.json["healthy"]) == (0, True)
-    assert {each["topic"] for each in answer.json["findings"]} == TOPICS
+    assert {item["topic"] for item in answer.json["findings"]} == TOPICS
     assert "ok       workers: 1 running, 1 slot\n" in call("doctor").out
 
 

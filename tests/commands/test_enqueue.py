@@ -16,10 +16,10 @@ pytestmark = pytest.mark.django_db
 
 
 def test_the_id_stands_alone_on_stdout_and_params_are_typed_by_the_signature() -> None:
-    said = call("enqueue", "sample.add", "a=1", "b=-2")
+    result = call("enqueue", "sample.add", "a=1", "b=-2")
 
     job = Job.objects.get()
-    assert (said.code, said.out, said.err) == (0, f"{job.pk}\n", "")
+    assert (result.code, result.out, result.err) == (0, f"{job.pk}\n", "")
     assert job.params == {"a": 1, "b": -2}
     assert job.status == Status.QUEUED
 
@@ -74,11 +74,11 @@ def test_every_option_reaches_the_job() -> None:
     ],
 )
 def test_bad_input_is_one_line_exit_code_2_and_no_job(words: list[str], named: str) -> None:
-    said = call("enqueue", *words)
+    result = call("enqueue", *words)
 
-    assert (said.code, said.out) == (2, "")
-    assert named in said.err
-    assert said.err.count("\n") == 1
+    assert (result.code, result.out) == (2, "")
+    assert named in result.err
+    assert result.err.count("\n") == 1
     assert not Job.objects.exists()
 
 
@@ -93,9 +93,9 @@ def test_the_same_key_and_params_give_the_same_job_and_others_are_refused() -> N
 
 @pytest.mark.once
 def test_as_a_process_it_prints_the_id_alone_or_one_line_on_stderr(process_env: dict[str, str]) -> None:
-    said = run_process(process_env, "enqueue", "sample.add", "a=1", "--priority", "LOW", "b=2")
-    assert (said.code, said.err) == (0, "")
-    assert Job.objects.get().pk == UUID(said.out.strip())
+    result = run_process(process_env, "enqueue", "sample.add", "a=1", "--priority", "LOW", "b=2")
+    assert (result.code, result.err) == (0, "")
+    assert Job.objects.get().pk == UUID(result.out.strip())
 
     wrong = run_process(process_env, "enqueue", "sample.add", "a=1", "b=\x1b[31m")
     assert wrong.code == 2
@@ -104,8 +104,10 @@ def test_as_a_process_it_prints_the_id_alone_or_one_line_on_stderr(process_env: 
 
 
 def test_a_database_that_refuses_is_one_line_and_exit_code_1(process_env: dict[str, str], tmp_path: object) -> None:
-    said = run_process({**process_env, "DATABASE_URL": f"sqlite:///{tmp_path}/empty.sqlite3"}, "enqueue", "sample.noop")
+    result = run_process(
+        {**process_env, "DATABASE_URL": f"sqlite:///{tmp_path}/empty.sqlite3"}, "enqueue", "sample.noop"
+    )
 
-    assert (said.code, said.out) == (1, "")
-    assert said.err.startswith("CommandError: Database error: ")
-    assert said.err.count("\n") == 1
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("CommandError: Database error: ")
+    assert result.err.count("\n") == 1

@@ -70,10 +70,10 @@ def test_as_a_process_recover_says_how_many(process_env: dict[str, str]) -> None
 def test_tick_runs_every_duty_once_and_prints_its_word() -> None:
     expired(GONE)
 
-    said = call("tick")
+    result = call("tick")
 
-    assert said.code == 0
-    words = dict(line.split(": ", 1) for line in said.out.splitlines())
+    assert result.code == 0
+    words = dict(line.split(": ", 1) for line in result.out.splitlines())
     assert words.keys() >= {"recovery", "withdraw", "lanes", "retention"}
     assert words["withdraw"] == "0"
     assert words["retention"] == "off"
@@ -95,19 +95,19 @@ def test_a_duty_that_fails_is_one_line_and_exit_code_1_and_the_others_run(
     job = JobFactory.create(dispatching=True, reserved_until=clock.now() - timedelta(minutes=1))
 
     with caplog.at_level(logging.INFO):
-        said = call("tick")
+        result = call("tick")
 
-    assert (said.code, said.err) == (1, "Failed: broken.\n")
-    assert "broken: OperationalError: the disk is full\n" in said.out
-    assert "withdraw: 1\n" in said.out
+    assert (result.code, result.err) == (1, "Failed: broken.\n")
+    assert "broken: OperationalError: the disk is full\n" in result.out
+    assert "withdraw: 1\n" in result.out
     assert not any(record.exc_info for record in caplog.records)
     job.refresh_from_db()
     assert job.status == Status.QUEUED
 
 
 def test_as_a_process_tick_says_each_duty_s_word(process_env: dict[str, str]) -> None:
-    said = run_process({**process_env, "JOBSCHEDULER_RETENTION_DAYS": "30"}, "tick")
+    result = run_process({**process_env, "JOBSCHEDULER_RETENTION_DAYS": "30"}, "tick")
 
-    assert said.code == 0
-    assert "recovery: 0\n" in said.out
-    assert "retention: 0 jobs, 0 groups" in said.out
+    assert result.code == 0
+    assert "recovery: 0\n" in result.out
+    assert "retention: 0 jobs, 0 groups" in result.out

@@ -22,15 +22,15 @@ pytestmark = pytest.mark.django_db
 
 
 def listed(*words: object) -> list[str]:
-    said = call("jobs", "list", "--json", *words)
-    assert said.code == 0, said.err
-    return [each["id"] for each in said.json]
+    result = call("jobs", "list", "--json", *words)
+    assert result.code == 0, result.err
+    return [item["id"] for item in result.json]
 
 
 def changed(verb: str, *words: object) -> list[str]:
-    said = call("jobs", verb, "--json", *words)
-    assert said.code == 0, said.err
-    return [*said.json["changed"], *said.json["asked"]]
+    result = call("jobs", verb, "--json", *words)
+    assert result.code == 0, result.err
+    return [*result.json["changed"], *result.json["asked"]]
 
 
 # ---------------------------------------------------------------------- list
@@ -110,10 +110,10 @@ def test_list_looks_only_so_far_back_for_what_no_index_leads_to(monkeypatch: pyt
     ],
 )
 def test_a_filter_that_makes_no_sense_is_one_line_and_exit_code_2(words: list[str]) -> None:
-    said = call("jobs", "list", *words)
+    result = call("jobs", "list", *words)
 
-    assert (said.code, said.out) == (2, "")
-    assert said.err.count("\n") == 1
+    assert (result.code, result.out) == (2, "")
+    assert result.err.count("\n") == 1
 
 
 # ---------------------------------------------------------------------- show
@@ -140,10 +140,10 @@ def test_show_tells_all_there_is_with_secrets_masked() -> None:
 def test_show_of_a_missing_job_shows_the_others_and_exits_1() -> None:
     job, missing = JobFactory.create(), uuid4()
 
-    said = call("jobs", "show", job.pk, missing)
+    result = call("jobs", "show", job.pk, missing)
 
-    assert (said.code, said.err) == (1, f"There is no job {missing}.\n")
-    assert str(job.pk) in said.out
+    assert (result.code, result.err) == (1, f"There is no job {missing}.\n")
+    assert str(job.pk) in result.out
     assert call("jobs", "show", "not-an-id").code == 1
 
 
@@ -163,11 +163,11 @@ def test_show_of_a_missing_job_shows_the_others_and_exits_1() -> None:
 def test_a_verb_by_id_moves_the_job_and_is_recorded_with_who_and_why(verb: str, before: Status, after: Status) -> None:
     job = job_in(before)
 
-    said = call("jobs", verb, job.pk, "--reason", "because I can")
+    result = call("jobs", verb, job.pk, "--reason", "because I can")
 
     job.refresh_from_db()
-    assert (said.code, job.status) == (0, after)
-    assert said.out.startswith(f"{verb}: 1 changed")
+    assert (result.code, job.status) == (0, after)
+    assert result.out.startswith(f"{verb}: 1 changed")
     last = list_events(job)[-1]
     assert (last.actor_kind, last.actor_name, last.reason) == ("cli", getpass.getuser(), "because I can")
 
@@ -184,22 +184,22 @@ def test_a_running_job_is_asked_to_stop() -> None:
 def test_a_retry_names_the_new_job() -> None:
     job = JobFactory.create(failed=True)
 
-    said = call("jobs", "retry", job.pk, "--json")
+    result = call("jobs", "retry", job.pk, "--json")
 
     made = Job.objects.get(retry_of=job)
-    assert said.json["made"] == {str(job.pk): str(made.pk)}
+    assert result.json["made"] == {str(job.pk): str(made.pk)}
 
 
 def test_what_was_refused_is_said_and_makes_exit_code_1() -> None:
     done, queued, missing = JobFactory.create(completed=True), JobFactory.create(), uuid4()
 
-    said = call("jobs", "cancel", done.pk, queued.pk, missing, "rubbish")
+    result = call("jobs", "cancel", done.pk, queued.pk, missing, "rubbish")
 
     queued.refresh_from_db()
-    assert (said.code, queued.status) == (1, Status.CANCELLED)
-    assert said.out.startswith("cancel: 1 changed, 0 stop requests, 3 skipped.")
-    assert f"1 job skipped: already completed ({done.pk})" in said.out
-    assert f"2 jobs skipped: there is no such job ({missing}, rubbish)" in said.out
+    assert (result.code, queued.status) == (1, Status.CANCELLED)
+    assert result.out.startswith("cancel: 1 changed, 0 stop requests, 3 skipped.")
+    assert f"1 job skipped: already completed ({done.pk})" in result.out
+    assert f"2 jobs skipped: there is no such job ({missing}, rubbish)" in result.out
 
 
 def test_resolving_twice_says_why_not() -> None:
@@ -266,11 +266,11 @@ def test_a_dry_run_says_how_many_would_change_and_how_many_not_and_why() -> None
     followed = JobFactory.create(failed=True)
     JobFactory.create(retry_of=followed)
 
-    said = call("jobs", "resolve", "--status", "FAILED", "--dry-run")
+    result = call("jobs", "resolve", "--status", "FAILED", "--dry-run")
 
-    assert said.out.splitlines()[0] == "resolve (dry run): 1 would change, 0 stop requests, 2 skipped."
-    assert f"1 job skipped: already followed by a job that is queued ({followed.pk})" in said.out
-    assert "1 job skipped: already resolved" in said.out
+    assert result.out.splitlines()[0] == "resolve (dry run): 1 would change, 0 stop requests, 2 skipped."
+    assert f"1 job skipped: already followed by a job that is queued ({followed.pk})" in result.out
+    assert "1 job skipped: already resolved" in result.out
     failed.refresh_from_db()
     assert failed.resolved_at is None
 
@@ -341,10 +341,10 @@ def test_release_by_filter_leaves_those_that_wait_for_their_predecessor() -> Non
     JobFactory.create(pending=True, hold=False, group=group, group_index=1)
     held = JobFactory.create(pending=True)
 
-    said = call("jobs", "release", "--status=PENDING", "--json")
+    result = call("jobs", "release", "--status=PENDING", "--json")
 
-    assert said.json["changed"] == [str(held.pk)]
-    assert [each["reason"] for each in said.json["skipped"]] == ["still waiting for its turn in its group"]
+    assert result.json["changed"] == [str(held.pk)]
+    assert [item["reason"] for item in result.json["skipped"]] == ["still waiting for its turn in its group"]
 
 
 @pytest.mark.parametrize(
@@ -354,15 +354,15 @@ def test_release_by_filter_leaves_those_that_wait_for_their_predecessor() -> Non
 def test_a_verb_needs_ids_or_filters_that_make_sense(words: list[str]) -> None:
     job = JobFactory.create(completed=True, job_type="odd")
 
-    said = call("jobs", "cancel", *[str(job.pk) if word == "ID" else word for word in words])
+    result = call("jobs", "cancel", *[str(job.pk) if word == "ID" else word for word in words])
 
-    assert (said.code, said.out) == (2, "")
+    assert (result.code, result.out) == (2, "")
 
 
 def test_a_filter_that_matches_nothing_is_no_error() -> None:
-    said = call("jobs", "cancel", "--target=nobody-there")
+    result = call("jobs", "cancel", "--target=nobody-there")
 
-    assert (said.code, said.out) == (0, "cancel: 0 changed, 0 stop requests, 0 skipped.\n")
+    assert (result.code, result.out) == (0, "cancel: 0 changed, 0 stop requests, 0 skipped.\n")
 
 
 def test_if_all_that_matched_was_refused_the_exit_code_is_1() -> None:
@@ -380,11 +380,11 @@ def test_stats_count_live_jobs_and_sum_ended_ones_from_the_rollup() -> None:
     JobMinuteFactory.create(outcome=Status.COMPLETED, jobs=40)
     JobMinuteFactory.create(outcome=Status.COMPLETED, jobs=2)
 
-    said = call("jobs", "stats", "--json").json
+    document = call("jobs", "stats", "--json").json
 
     live = {str(status): 1 for status in ("PENDING", "QUEUED", "DISPATCHING", "RUNNING", "PAUSED")}
-    assert said["jobs"] == {**live, "COMPLETED": 42, "FAILED": 0, "SKIPPED": 0, "CANCELLED": 0}
-    assert said["oldest_queued_age_sec"] >= 0
+    assert document["jobs"] == {**live, "COMPLETED": 42, "FAILED": 0, "SKIPPED": 0, "CANCELLED": 0}
+    assert document["oldest_queued_age_sec"] >= 0
     assert "QUEUED       1" in call("jobs", "stats").out
 
 
@@ -394,9 +394,9 @@ def test_the_oldest_waiting_job_is_one_that_could_run() -> None:
     in_lane = create_old_job(age=timedelta(hours=5), target="book-1")
     create_old_job(age=timedelta(hours=4))
 
-    said = call("jobs", "stats")
+    result = call("jobs", "stats")
 
-    assert said.out.splitlines()[-1] == f"Oldest waiting: 5h 0m (tests.note {in_lane.pk})"
+    assert result.out.splitlines()[-1] == f"Oldest waiting: 5h 0m (tests.note {in_lane.pk})"
 
 
 # ---------------------------------------------------------------------- as a process

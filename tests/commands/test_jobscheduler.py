@@ -38,9 +38,9 @@ def test_where_names_collide_ours_are_reached_by_the_full_name(crowded_site: dic
     job = JobFactory.create()
 
     assert run_process(crowded_site, "jobs").out == "vacancies: none\n"
-    said = run_process(crowded_site, "jobscheduler", "jobs", "cancel", job.pk, "--reason=by full name", "--json")
+    result = run_process(crowded_site, "jobscheduler", "jobs", "cancel", job.pk, "--reason=by full name", "--json")
 
-    assert (said.code, said.json["changed"]) == (0, [str(job.pk)])
+    assert (result.code, result.json["changed"]) == (0, [str(job.pk)])
     refused = run_process(crowded_site, "jobscheduler", "jobs", "cancel", job.pk)
     assert (refused.code, refused.err) == (1, "CommandError: 1 job could not be changed.\n")
     helped = run_process(crowded_site, "jobscheduler", "jobs", "cancel", "--help")
@@ -48,21 +48,21 @@ def test_where_names_collide_ours_are_reached_by_the_full_name(crowded_site: dic
 
 
 def test_it_calls_from_python_as_well() -> None:
-    said = call("jobscheduler", "enqueue", "sample.add", "a=1", "b=2")
+    result = call("jobscheduler", "enqueue", "sample.add", "a=1", "b=2")
 
-    assert (said.code, said.out) == (0, f"{Job.objects.get().pk}\n")
+    assert (result.code, result.out) == (0, f"{Job.objects.get().pk}\n")
     assert call("jobscheduler", "enqueue", "sample.add", "a=1").code == 2
 
 
 def test_alone_it_lists_our_commands() -> None:
-    said = call("jobscheduler")
+    result = call("jobscheduler")
 
-    assert {"enqueue", "jobs", "limits", "prune", "recover", "targets", "tick", "worker"} <= set(said.out.split())
-    assert "jobscheduler" not in said.out.split()
+    assert {"enqueue", "jobs", "limits", "prune", "recover", "targets", "tick", "worker"} <= set(result.out.split())
+    assert "jobscheduler" not in result.out.split()
 
 
 def test_a_command_that_is_not_ours_is_bad_input() -> None:
-    said = call("jobscheduler", "migrate")
+    result = call("jobscheduler", "migrate")
 
-    assert (said.code, said.out) == (2, "")
-    assert "migrate" in said.err
+    assert (result.code, result.out) == (2, "")
+    assert "migrate" in result.err

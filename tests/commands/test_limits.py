@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 
 def limit(scope: str, key: str = "") -> dict[str, Any]:
-    (found,) = [each for each in call("limits", "list", "--json").json if (each["scope"], each["key"]) == (scope, key)]
+    (found,) = [item for item in call("limits", "list", "--json").json if (item["scope"], item["key"]) == (scope, key)]
     return {name: value for name, value in found.items() if name not in ("scope", "key", "paused_at")}
 
 
@@ -41,7 +41,7 @@ def test_list_counts_what_is_in_use_as_a_claim_does(settings: Any) -> None:
 
     listed = call("limits", "list", "--json").json
 
-    assert [(each["scope"], each["key"], each["in_use"]) for each in listed] == [
+    assert [(item["scope"], item["key"], item["in_use"]) for item in listed] == [
         ("global", "", 3),
         ("job_type", "odd", 3),
         ("resource", "gpu", 1),
@@ -122,10 +122,10 @@ def test_a_reset_leaves_a_pause_and_a_second_pause_only_tells_more() -> None:
     ],
 )
 def test_bad_input_is_one_line_exit_code_2_and_changes_nothing(words: list[str]) -> None:
-    said = call("limits", *words)
+    result = call("limits", *words)
 
-    assert (said.code, said.out) == (2, "")
-    assert said.err.count("\n") == 1
+    assert (result.code, result.out) == (2, "")
+    assert result.err.count("\n") == 1
     assert not ConcurrencyLimit.objects.exists()
 
 

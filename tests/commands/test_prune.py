@@ -36,9 +36,9 @@ pytestmark = pytest.mark.django_db
 
 
 def prune(*words: str) -> dict[str, int]:
-    said = call("prune", MONTH, "--json", *words)
-    assert said.code == 0, said.err
-    found: dict[str, int] = said.json
+    result = call("prune", MONTH, "--json", *words)
+    assert result.code == 0, result.err
+    found: dict[str, int] = result.json
     return found
 
 
@@ -154,9 +154,9 @@ def test_a_group_stays_as_a_whole_while_one_of_it_must(reason: str) -> None:
         member(group, 1, failed=True, target="book-1")
     before = left()
 
-    said = prune()
+    result = prune()
 
-    assert (said["jobs"], said["groups"]) == (0, 0)
+    assert (result["jobs"], result["groups"]) == (0, 0)
     assert left() == before
 
 
@@ -166,7 +166,7 @@ def test_a_group_stays_as_a_whole_while_one_of_it_must(reason: str) -> None:
 @contextmanager
 def kept(*ids: UUID) -> Iterator[None]:
     def veto(asked: Sequence[UUID]) -> Iterable[UUID]:
-        return [each for each in asked if each in ids]
+        return [statement for statement in asked if statement in ids]
 
     retention.register_veto(veto)
     try:
@@ -318,9 +318,9 @@ def test_workers_and_leases_of_long_ago_go_too() -> None:
     LeaseFactory.create(id=make_id(long_ago), ended_at=long_ago)
     open_lease = LeaseFactory.create(id=make_id(long_ago))
 
-    said = prune()
+    result = prune()
 
-    assert (said["workers"], said["leases"]) == (1, 1)
+    assert (result["workers"], result["leases"]) == (1, 1)
     assert (Worker.objects.get(), Lease.objects.get()) == (stays, open_lease)
 
 
@@ -358,13 +358,13 @@ def test_a_round_of_the_duty_is_bounded_and_the_next_goes_on(settings: Any, monk
         retention.run_round()
         counts.append(Job.objects.count())
     assert counts[:3] == [3, 1, 0]
-    assert {"retention"} <= {each.name for each in runner.list_tasks()}
+    assert {"retention"} <= {task.name for task in runner.list_tasks()}
 
 
 def test_as_a_process_it_prunes_and_says_what(process_env: dict[str, str]) -> None:
     create_ended_job(age=OLD)
 
-    said = run_process(process_env, "prune", MONTH)
+    result = run_process(process_env, "prune", MONTH)
 
-    assert (said.code, said.err) == (0, "")
-    assert said.out == "Deleted or compacted: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"
+    assert (result.code, result.err) == (0, "")
+    assert result.out == "Deleted or compacted: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"

@@ -93,8 +93,8 @@ def test_watch_looks_again_until_ctrl_c_and_exits_0(process_env: dict[str, str])
 
 
 def test_as_a_process_it_prints_one_screen_without_colours(process_env: dict[str, str]) -> None:
-    said = run_process(process_env, "schedulerinfo")
+    result = run_process(process_env, "schedulerinfo")
 
-    assert (said.code, said.err) == (0, "")
-    assert said.out.startswith("Job scheduler  ")
-    assert "\x1b" not in said.out
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("Job scheduler  ")
+    assert "\x1b" not in result.out

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 
 def target(key: str) -> dict[str, Any]:
-    (found,) = [each for each in call("targets", "list", "--json").json if each["key"] == key]
+    (found,) = [item for item in call("targets", "list", "--json").json if item["key"] == key]
     result: dict[str, Any] = found
     return result
 
@@ -70,9 +70,9 @@ def test_pausing_twice_keeps_the_first_and_unpausing_twice_is_no_error() -> None
 
 
 def test_an_unknown_target_cannot_be_unpaused() -> None:
-    said = call("targets", "unpause", "nobody-there")
+    result = call("targets", "unpause", "nobody-there")
 
-    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert (result.code, result.err.count("\n")) == (1, 1)
 
 
 def test_list_shows_who_holds_and_who_blocks_a_lane() -> None:
@@ -99,7 +99,7 @@ def test_list_narrows_by_tenant_pause_block_and_limit() -> None:
     JobFactory.create(failed=True, target="c")
 
     def listed(*words: str) -> list[str]:
-        return [each["key"] for each in call("targets", "list", "--json", *words).json]
+        return [item["key"] for item in call("targets", "list", "--json", *words).json]
 
     assert listed() == ["a", "b", "c"]
     assert listed("--tenant=acme") == ["a"]
@@ -112,14 +112,14 @@ def test_list_narrows_by_tenant_pause_block_and_limit() -> None:
     "words", [["pause", "a/b"], ["pause", ""], ["pause", "a", "--tenant=b c"], ["list", "--limit=0"]]
 )
 def test_bad_input_is_one_line_and_exit_code_2(words: list[str]) -> None:
-    said = call("targets", *words)
+    result = call("targets", *words)
 
-    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert not Target.objects.exists()
 
 
 def test_as_a_process_it_pauses(process_env: dict[str, str]) -> None:
-    said = run_process(process_env, "targets", "pause", "book-1", "--json")
+    result = run_process(process_env, "targets", "pause", "book-1", "--json")
 
-    assert said.code == 0
-    assert [each["paused"] for each in said.json] == [True]
+    assert result.code == 0
+    assert [item["paused"] for item in result.json] == [True]

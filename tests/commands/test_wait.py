@@ -34,33 +34,33 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_it_exits_as_the_job_ended(fleet: Fleet, words: list[str], status: Status, code: int) -> None:
     fleet.start()
 
-    said = call("enqueue", *words, "--wait")
+    result = call("enqueue", *words, "--wait")
 
     job = Job.objects.get()
-    assert (job.status, said.code) == (status, code)
-    assert said.out == f"{job.pk}\n"
-    assert "\r" not in said.err
-    assert "\x1b" not in said.err
+    assert (job.status, result.code) == (status, code)
+    assert result.out == f"{job.pk}\n"
+    assert "\r" not in result.err
+    assert "\x1b" not in result.err
 
 
 def test_a_failure_that_is_retried_is_not_the_end(fleet: Fleet) -> None:
     fleet.start()
 
-    said = call("enqueue", "sample.fail", "times=2", "--wait")
+    result = call("enqueue", "sample.fail", "times=2", "--wait")
 
-    first = UUID(said.out.strip())
-    assert [each.status for each in list_attempts(first)] == [Status.FAILED, Status.FAILED, Status.COMPLETED]
-    assert said.code == 0
+    first = UUID(result.out.strip())
+    assert [job.status for job in list_attempts(first)] == [Status.FAILED, Status.FAILED, Status.COMPLETED]
+    assert result.code == 0
 
 
 def test_the_last_failure_of_the_chain_is_the_end(fleet: Fleet) -> None:
     fleet.start()
 
-    said = call("enqueue", "sample.fail", "--max-retries=1", "--wait")
+    result = call("enqueue", "sample.fail", "--max-retries=1", "--wait")
 
-    assert [each.attempt for each in list_attempts(UUID(said.out.strip()))] == [1, 2]
-    assert said.code == 1
-    assert "attempt 2 failed" in said.err.splitlines()[-1]
+    assert [job.attempt for job in list_attempts(UUID(result.out.strip()))] == [1, 2]
+    assert result.code == 1
+    assert "attempt 2 failed" in result.err.splitlines()[-1]
 
 
 @pytest.mark.once
@@ -96,11 +96,11 @@ def test_ctrl_c_leaves_the_job_and_exits_130(fleet: Fleet) -> None:
 def test_a_terminal_gets_a_bar_on_stderr_and_the_id_alone_on_stdout(fleet: Fleet) -> None:
     fleet.start()
 
-    said = at_a_terminal(fleet.env, "enqueue", "sample.count", "upto=20", "pace=0.02", "--wait")
+    result = at_a_terminal(fleet.env, "enqueue", "sample.count", "upto=20", "pace=0.02", "--wait")
 
-    assert (said.code, UUID(said.out.strip())) == (0, Job.objects.get().pk)
-    assert "\r[" in said.err
-    assert "[####################] COMPLETED" in said.err
+    assert (result.code, UUID(result.out.strip())) == (0, Job.objects.get().pk)
+    assert "\r[" in result.err
+    assert "[####################] COMPLETED" in result.err
 
 
 def test_without_a_worker_it_says_so(process_env: dict[str, str]) -> None:

@@ -87,8 +87,8 @@ def test_it_fires_when_django_q2_would_have(kind: str) -> None:
 
 def test_every_two_weeks_keeps_its_real_distance_and_says_so() -> None:
     theirs(schedule_type="BW")
-    said = call("import_django_q")
-    assert "counted in real time" in said.out
+    result = call("import_django_q")
+    assert "counted in real time" in result.out
     times = list(islice(due_times_from(build_trigger(ours()), NEXT), 20))
     assert {b - a for a, b in pairwise(times)} == {timedelta(days=14)}
 
@@ -108,9 +108,9 @@ def test_every_two_weeks_keeps_its_real_distance_and_says_so() -> None:
 )
 def test_arguments_become_params_by_name(args: str | None, kwargs: str | None, params: dict[str, Any]) -> None:
     theirs(schedule_type="D", args=args, kwargs=kwargs)
-    said = call("import_django_q")
-    assert (said.code, ours().params) == (0, params)
-    assert ("q_options are not imported" in said.out) == ("q_options" in (kwargs or ""))
+    result = call("import_django_q")
+    assert (result.code, ours().params) == (0, params)
+    assert ("q_options are not imported" in result.out) == ("q_options" in (kwargs or ""))
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_arguments_become_params_by_name(args: str | None, kwargs: str | None, p
 def test_what_cannot_come_says_why_and_stops_no_other(columns: dict[str, Any], why: str) -> None:
     theirs(**{"schedule_type": "D", "name": "bad", **columns})
     good = theirs(name="good", schedule_type="H")
-    said = call("import_django_q", "--disable-source")
-    assert (said.code, why in said.out) == (1, True), said.out
-    assert "1 schedule was not imported." in said.err
+    result = call("import_django_q", "--disable-source")
+    assert (result.code, why in result.out) == (1, True), result.out
+    assert "1 schedule was not imported." in result.err
     assert ours().name == "good"
     assert list(Theirs.objects.exclude(repeats=0).exclude(pk=good.pk).values_list("pk")) != []
 
@@ -161,13 +161,13 @@ def test_repeats_and_what_is_over() -> None:
 
 def test_hooks_clusters_and_days_that_not_every_month_has_are_warned_of() -> None:
     theirs(schedule_type="M", hook="shop.done", cluster="big", next_run=datetime(2027, 1, 31, 12, tzinfo=UTC))
-    said = call("import_django_q").out
+    output = call("import_django_q").out
     for warning in (
         "its hook “shop.done” is not called",
         "its cluster “big” is not imported",
         "months without a day 31",
     ):
-        assert warning in said
+        assert warning in output
 
 
 def test_the_intended_date_becomes_the_param_for_the_due_time() -> None:
@@ -179,8 +179,8 @@ def test_the_intended_date_becomes_the_param_for_the_due_time() -> None:
 def test_a_dry_run_changes_nothing_and_says_the_same() -> None:
     theirs(schedule_type="D")
     before, rows = dump_tables(), list(Theirs.objects.values())
-    said = call("import_django_q", "--dry-run", "--disable-source")
-    assert (said.code, "would be made" in said.out) == (0, True)
+    result = call("import_django_q", "--dry-run", "--disable-source")
+    assert (result.code, "would be made" in result.out) == (0, True)
     assert (dump_tables(), list(Theirs.objects.values())) == (before, rows)
 
 
@@ -189,17 +189,17 @@ def test_importing_again_leaves_what_came_over_alone() -> None:
     call("import_django_q")
     Schedule.objects.update(name="mine", cron="0 5 * * *")
     before = dump_tables()
-    said = call("import_django_q", "--json")
-    assert [each["result"] for each in said.json] == ["known"]
+    result = call("import_django_q", "--json")
+    assert [item["result"] for item in result.json] == ["known"]
     assert dump_tables() == before
 
 
 def test_sources_are_disabled_and_never_deleted() -> None:
     source = theirs(schedule_type="D")
-    said = call("import_django_q")
-    assert "Both schedulers run them" in said.err
-    said = call("import_django_q", "--disable-source")
-    assert ("its source was disabled" in said.out, "Both schedulers run them" in said.err) == (True, False)
+    result = call("import_django_q")
+    assert "Both schedulers run them" in result.err
+    result = call("import_django_q", "--disable-source")
+    assert ("its source was disabled" in result.out, "Both schedulers run them" in result.err) == (True, False)
     source.refresh_from_db()
     assert source.repeats == 0
     assert ours().enabled

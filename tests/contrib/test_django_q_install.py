@@ -92,9 +92,9 @@ def test_a_site_without_django_q2_is_told_in_one_line(command: str) -> None:
 
     others = [config.name for config in apps.get_app_configs() if config.name != "django_q"]
     with override_settings(INSTALLED_APPS=others):
-        said = call(command)
-    assert (said.code, said.out) == (1, "")
-    assert "“django_q” is not in INSTALLED_APPS" in said.err
+        result = call(command)
+    assert (result.code, result.out) == (1, "")
+    assert "“django_q” is not in INSTALLED_APPS" in result.err
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_site_without_django_q2_is_told_in_one_line(command: str) -> None:
 )
 def test_a_retry_that_is_no_longer_than_the_timeout_is_warned_of(cluster: dict[str, Any], warned: bool) -> None:
     with override_settings(Q_CLUSTER=cluster):
-        found = {each.id for each in checks.run_checks(tags=["jobs"])}
+        found = {check.id for check in checks.run_checks(tags=["jobs"])}
     assert ("jobs.W004" in found) == warned
 
 
@@ -120,4 +120,4 @@ def test_without_django_q2_nobody_is_warned() -> None:
 
     others = [config.name for config in apps.get_app_configs() if config.name != "django_q"]
     with override_settings(INSTALLED_APPS=others, Q_CLUSTER={}):
-        assert "jobs.W004" not in {each.id for each in checks.run_checks(tags=["jobs"])}
+        assert "jobs.W004" not in {check.id for check in checks.run_checks(tags=["jobs"])}

@@ -33,12 +33,12 @@ GONE = replace(ProcessIdentity.current("worker-1"), started="1")  # no such proc
 @contextmanager
 def qcluster(env: dict[str, str], home: Path) -> Iterator[Path]:
     """Signalled by its own pid only: told as a group, it would hang. It must stop by itself."""
-    told = {**env, "DJANGO_SETTINGS_MODULE": "tests.contrib.qcluster_settings"}
+    child_env = {**env, "DJANGO_SETTINGS_MODULE": "tests.contrib.qcluster_settings"}
     log = home / f"qcluster-{uuid4().hex[:6]}.log"
     with log.open("w") as out:
         process = subprocess.Popen(
             [sys.executable, str(MANAGE), "qcluster"],
-            env=told,
+            env=child_env,
             cwd=MANAGE.parent,
             stdout=out,
             stderr=subprocess.STDOUT,

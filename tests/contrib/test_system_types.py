@@ -38,8 +38,8 @@ def allowed() -> Iterator[Any]:
     """The types are registered when the setting is on at start; here it comes on later."""
     with ExitStack() as stack:
 
-        def tell(**said: Any) -> None:
-            stack.enter_context(override_settings(JOBSCHEDULER={"SYSTEM_JOB_TYPES": True, **said}))
+        def tell(**fields: Any) -> None:
+            stack.enter_context(override_settings(JOBSCHEDULER={"SYSTEM_JOB_TYPES": True, **fields}))
 
         tell(COMMAND_ALLOW=["check", "sample_talk", "sample_exit", "sample_sleep"], WEBHOOK_ALLOW_PRIVATE=True)
         with registered():
@@ -105,8 +105,8 @@ def test_a_command_that_is_no_longer_allowed_does_not_run(allowed: Any) -> None:
 
 def test_the_types_exist_only_where_the_setting_is_on() -> None:
     look = "import django; django.setup(); from jobs.registry import registry; print(registry.names())"
-    for said, there in (("True", True), ("False", False)):
-        env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "JOBSCHEDULER_SYSTEM_JOB_TYPES": said}
+    for item, there in (("True", True), ("False", False)):
+        env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "JOBSCHEDULER_SYSTEM_JOB_TYPES": item}
         names = subprocess.check_output([sys.executable, "-c", look], env=env, cwd=ROOT, text=True)
         assert ("'system.command'" in names, "'system.http'" in names) == (there, there)
         assert "'system.noop'" in names
@@ -132,7 +132,7 @@ def test_it_can_be_scheduled_and_submitted_from_a_terminal(allowed: Any, capsys:
     )
     schedules.trigger(made.pk)
     call_command("enqueue", "system.command", "command=sample_talk", 'args=["--word", "cli"]')
-    assert [each.run.artifacts["result"]["output"].split("\n")[0] for each in drain()] == ["said sea", "said cli"]
+    assert [job.run.artifacts["result"]["output"].split("\n")[0] for job in drain()] == ["said sea", "said cli"]
 
 
 # ---------------------------------------------------------------------- HTTP

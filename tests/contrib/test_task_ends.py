@@ -139,16 +139,16 @@ def on_commit(django_capture_on_commit_callbacks: Any) -> Any:
 @contextmanager
 def finishes() -> Iterator[list[tuple[str, str, str]]]:
     """Id, status and last error of each task that was told to be finished."""
-    told: list[tuple[str, str, str]] = []
+    received: list[tuple[str, str, str]] = []
 
     def hear(sender: Any, task_result: Any, **kwargs: Any) -> None:
         assert issubclass(sender, JobsBackend)
-        errors = [each.exception_class_path for each in task_result.errors]
-        told.append((task_result.id, str(task_result.status), errors[-1] if errors else ""))
+        errors = [error.exception_class_path for error in task_result.errors]
+        received.append((task_result.id, str(task_result.status), errors[-1] if errors else ""))
 
     task_finished.connect(hear)
     try:
-        yield told
+        yield received
     finally:
         task_finished.disconnect(hear)
 

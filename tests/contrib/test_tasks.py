@@ -268,7 +268,7 @@ def test_an_attempt_that_will_be_retried_is_not_the_end() -> None:
     with heard() as told:
         tasks.fail.enqueue(1)
         drain()
-    assert [each[0] for each in told] == ["enqueued", "started"]
+    assert [item[0] for item in told] == ["enqueued", "started"]
 
 
 def test_a_receiver_that_fails_does_not_fail_the_task() -> None:
@@ -303,9 +303,9 @@ def test_a_task_may_be_submitted_by_name_and_called_as_it_is() -> None:
 
 @pytest.mark.parametrize("signature", ["", "forged", "a:b"])
 def test_nobody_but_the_site_itself_chooses_what_a_worker_imports(signature: str) -> None:
-    said = {"path": "antigravity.fly", "signature": signature}
-    job = job_services.enqueue("django.task", said)
-    assert [(each.status, hasattr(each, "retried_by")) for each in drain()] == [(Status.FAILED, False)]
+    fields = {"path": "antigravity.fly", "signature": signature}
+    job = job_services.enqueue("django.task", fields)
+    assert [(job.status, hasattr(job, "retried_by")) for job in drain()] == [(Status.FAILED, False)]
     assert "was not enqueued by this site" in Job.objects.get(pk=job.pk).status_reason
     assert "antigravity" not in sys.modules
     with pytest.raises(TaskResultDoesNotExist):
@@ -353,14 +353,14 @@ def elsewhere() -> str:
 @contextmanager
 def heard() -> Iterator[list[tuple[Any, ...]]]:
     """What the signals said, in order; of a failure also the exception that was being handled."""
-    told: list[tuple[Any, ...]] = []
+    received: list[tuple[Any, ...]] = []
 
     def receiver(name: str) -> Callable[..., None]:
         def receive(sender: Any, task_result: Any, **kwargs: Any) -> None:
             assert issubclass(sender, JobsBackend)
             kind = sys.exc_info()[0]
-            said = (name, str(task_result.status), task_result.attempts, len(task_result.errors))
-            told.append(said if kind is None else (*said, kind.__name__))
+            facts = (name, str(task_result.status), task_result.attempts, len(task_result.errors))
+            received.append(facts if kind is None else (*facts, kind.__name__))
 
         return receive
 
@@ -369,7 +369,7 @@ def heard() -> Iterator[list[tuple[Any, ...]]]:
     for name, signal in signals.items():
         signal.connect(receivers[name])
     try:
-        yield told
+        yield received
     finally:
         for name, signal in signals.items():
             signal.disconnect(receivers[name])

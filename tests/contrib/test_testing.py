@@ -79,15 +79,15 @@ def test_drain_runs_all_that_is_ready_in_order_and_what_follows_from_it() -> Non
     later = sample.add.using(not_before=timezone.now() + timedelta(hours=1)).enqueue(a=3, b=3)
     ran = drain()
     assert ran[0].pk == high.pk
-    assert low.pk in {each.pk for each in ran}
-    assert [each.params["depth"] for each in ran if each.job_type == "testing.follow"] == [2, 1, 0]
+    assert low.pk in {call.pk for call in ran}
+    assert [call.params["depth"] for call in ran if call.job_type == "testing.follow"] == [2, 1, 0]
     assert Job.objects.get(pk=later.pk).status == Status.QUEUED
     assert drain() == []
 
 
 def test_drain_says_what_failed_and_raises_it_only_if_asked() -> None:
     sample.hopeless.enqueue()
-    assert [each.status for each in drain()] == [Status.FAILED]
+    assert [job.status for job in drain()] == [Status.FAILED]
     sample.hopeless.enqueue()
     with pytest.raises(JobFailed, match="it would only happen again") as failed:
         drain(raise_failures=True)
@@ -108,9 +108,9 @@ def test_drain_runs_async_handlers_keeps_logs_and_obeys_lanes_and_groups() -> No
     for number in range(2):
         sample.work.using(target="book").enqueue(number=number)
     ran = drain()
-    assert {each.status for each in ran} == {Status.COMPLETED}
-    assert [each.run.artifacts["result"] for each in ran if each.target] == [0, 1]
-    assert [each.group_index for each in ran if each.group_id] == [0, 1]
+    assert {call.status for call in ran} == {Status.COMPLETED}
+    assert [call.run.artifacts["result"] for call in ran if call.target] == [0, 1]
+    assert [call.group_index for call in ran if call.group_id] == [0, 1]
     assert JobLog.objects.filter(message="line 0").exists()
 
 
@@ -123,7 +123,7 @@ def test_inline_runs_a_job_before_enqueue_returns(submit: Callable[[], Job]) -> 
     with inline() as ran:
         made = submit()
         assert made.status == Status.COMPLETED
-    assert [each.pk for each in ran] == [made.pk]
+    assert [call.pk for call in ran] == [made.pk]
     assert submit().status == Status.QUEUED
 
 
@@ -184,7 +184,7 @@ def test_a_task_is_found_by_itself_or_by_its_path_and_by_what_it_was_called_with
     shown = rf"{task.module_path} \{{'args': \[7, \[1, 2\]\], 'kwargs': {{'to': 'anna'}}\}} target=None QUEUED"
     with pytest.raises(AssertionError, match=shown):
         assert_enqueued(task, {"args": [9]})
-    assert {each.status for each in drain(raise_failures=True)} == {Status.COMPLETED}
+    assert {job.status for job in drain(raise_failures=True)} == {Status.COMPLETED}
 
 
 def test_a_task_of_the_standard_itself_is_found() -> None:
@@ -215,7 +215,7 @@ def test_retries_are_nobodys_submissions_and_run_when_their_time_has_passed() ->
         clock.advance(seconds=2)
         assert len(drain()) == 1
         clock.advance(minutes=1)
-        assert [each.status for each in drain()] == [Status.COMPLETED]
+        assert [job.status for job in drain()] == [Status.COMPLETED]
     assert_enqueued(sample.fail, count=1)
 
 
@@ -223,7 +223,7 @@ def test_time_travel_fires_each_due_time_on_the_way_once() -> None:
     schedules.create({"name": "hourly", "cron": "0 * * * *", "job_type": "sample.add", "params": {"a": 1, "b": 1}})
     with time_travel() as clock:
         clock.advance(hours=3)
-        fired = [each.fire_time for each in drain()]
+        fired = [job.fire_time for job in drain()]
         assert len(fired) == len(set(fired)) == 3
         clock.advance(timedelta(hours=1))
         assert len(drain()) == 1
@@ -258,6 +258,6 @@ def test_the_inline_fixture_runs_at_once(inline_jobs: list[Job]) -> None:
 def test_without_a_transaction_each_job_commits_as_it_does_in_a_worker() -> None:
     clash.enqueue()
     sample.add.enqueue(a=1, b=1)
-    assert [each.status for each in drain()] == [Status.FAILED, Status.COMPLETED]
+    assert [job.status for job in drain()] == [Status.FAILED, Status.COMPLETED]
     assert get_user_model().objects.count() == 1  # what a failed handler wrote before, stays
     assert not connection.in_atomic_block

@@ -178,8 +178,8 @@ def test_a_decision_is_one_event_per_change_not_per_tick(sulking: type[Sulking])
         assert executor.claim_next() is None
     sulking.reason = ""
     executor.claim(job)
-    told = [(event.kind, event.reason) for event in list_events(job)[1:]]
-    assert told == [("DENIED", "not today"), ("DENIED", "still not"), ("ADMITTED", ""), ("RUNNING", "")]
+    decisions = [(event.kind, event.reason) for event in list_events(job)[1:]]
+    assert decisions == [("DENIED", "not today"), ("DENIED", "still not"), ("ADMITTED", ""), ("RUNNING", "")]
     taken = fresh(job)
     assert (taken.recheck_at, taken.status_reason) == (None, "")
 

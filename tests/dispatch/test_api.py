@@ -25,12 +25,12 @@ def test_the_result_comes_with_the_response() -> None:
     for slash in ("", "/"):
         response = api.post(f"/direct/direct.echo{slash}", {"params": {"word": "sea"}})
         assert response.status_code == 200
-        said = response.json()
-        assert set(said) == {"result", "waited_ms", "ran_ms"}
-        assert said["result"]["word"] == "sea"
-        assert said["result"]["job_id"] is None
-        assert said["result"]["secret"] != "s3cret", "masked as everywhere"
-        assert [type(said[name]) for name in ("waited_ms", "ran_ms")] == [int, int]
+        document = response.json()
+        assert set(document) == {"result", "waited_ms", "ran_ms"}
+        assert document["result"]["word"] == "sea"
+        assert document["result"]["job_id"] is None
+        assert document["result"]["secret"] != "s3cret", "masked as everywhere"
+        assert [type(document[name]) for name in ("waited_ms", "ran_ms")] == [int, int]
     assert {(row.tenant, row.owner, row.outcome) for row in Lease.objects.all()} == {("acme", "tests", "completed")}
 
 

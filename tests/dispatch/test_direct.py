@@ -35,8 +35,8 @@ def lease() -> Lease:
 @pytest.mark.django_db
 def test_it_returns_what_the_handler_returned_and_makes_no_job() -> None:
     limits.sync_limits()
-    said = direct.run("direct.echo", {"word": "sea"}, actor=actors.make_cli_actor("ann"), tenant="acme")
-    assert said == {"word": "sea", "job_id": None, "secret": "s3cret"}
+    fields = direct.run("direct.echo", {"word": "sea"}, actor=actors.make_cli_actor("ann"), tenant="acme")
+    assert fields == {"word": "sea", "job_id": None, "secret": "s3cret"}
     assert not Job.objects.exists()
     assert not JobEvent.objects.exists()
     row = lease()

@@ -167,8 +167,8 @@ def test_a_claim_of_many_is_shared_too_and_says_who_went_before_others() -> None
     claims = Claimer("w", ServedJobs((TYPE,)), process_key="w@1").claim(range(4), lease_sec=30)
     taken = [Job.objects.get(pk=claim.id) for claim in claims]
     assert Counter(job.addon_id for job in taken) == {"a": 2, "b": 2}
-    told = {job.addon_id: [event.reason for event in list_events(job) if event.kind == "ADMITTED"] for job in taken}
-    assert told == {"a": [], "b": ["fair share: the turn of addon:b"]}
+    fields = {job.addon_id: [event.reason for event in list_events(job) if event.kind == "ADMITTED"] for job in taken}
+    assert fields == {"a": [], "b": ["fair share: the turn of addon:b"]}
 
 
 @override_settings(JOBSCHEDULER={**SHARES, "LIMITS": {"global": None, "addon": {"a": 1}}})

@@ -41,7 +41,7 @@ def test_a_direct_call_runs_next_and_two_keep_their_order(fleet: Fleet, chance: 
 def test_a_queue_that_does_not_wait_for_direct_calls_is_noticed(fleet: Fleet, chance: random.Random) -> None:
     verdict = direct.run(fleet, chance, rounds=3, sabotage="deaf_to_reservations")
     print(verdict)
-    assert any("ran as" in each for each in verdict.broken)
+    assert any("ran as" in violation for violation in verdict.broken)
 
 
 @pytest.mark.parametrize("housekeeping", [True, False])
@@ -64,7 +64,7 @@ def test_three_of_thirty_fit_in_a_hundred_however_many_workers(fleet: Fleet, cha
 def test_a_capacity_that_is_counted_without_a_lock_is_exceeded(fleet: Fleet, chance: random.Random) -> None:
     verdict = capacity.run(fleet, chance, jobs=60, sabotage="unlocked_admission")
     print(verdict)
-    assert any("at once" in each for each in verdict.broken)
+    assert any("at once" in violation for violation in verdict.broken)
 
 
 def test_without_fairness_the_order_is_strict_under_four_workers(fleet: Fleet, chance: random.Random) -> None:
@@ -130,8 +130,8 @@ def test_con_002_the_recipe_in_the_docs_gives_each_resource_its_own(fleet: Fleet
     wait_until_all_ended(60, fleet)
     ran = fleet.ledger.list_calls()
     assert len(ran) == len(items)
-    most = {pool: count_most_at_once(each for each in ran if each.facts["pool"] == pool) for pool in set(pools)}
-    assert most == {"ollama": 1, "remote": 2}
+    peak = {pool: count_most_at_once(call for call in ran if call.facts["pool"] == pool) for pool in set(pools)}
+    assert peak == {"ollama": 1, "remote": 2}
     assert count_most_at_once(ran) == 3
 
 

@@ -189,29 +189,29 @@ def test_counts_of_one_minute_add_up() -> None:
 def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int) -> None:
     """What is not ours is not done, and we are told why."""
     ConcurrencyLimit.objects.all().delete()
-    good, stolen, said = (JobFactory.create(running=True) for _ in range(3))
-    more = [JobFactory.create(running=True) for _ in range(others)]
+    good, stolen, fields = (JobFactory.create(running=True) for _ in range(3))
+    extra = [JobFactory.create(running=True) for _ in range(others)]
     waiting = JobFactory.create(queued=True)
-    said_before = JobResult(said.pk, said.lease_token, Completed())
-    assert ending.finish([said_before], actor=WORKER) == {said.pk: FinishStatus.DONE}
+    said_before = JobResult(fields.pk, fields.lease_token, Completed())
+    assert ending.finish([said_before], actor=WORKER) == {fields.pk: FinishStatus.DONE}
     stolen_end = JobResult(stolen.pk, uuid4(), Completed({"forged": True}))
     claimer = Claimer("worker-2", ServedJobs((waiting.job_type,)), process_key=f"worker-2@{uuid4()}")
     claimer._limited = False
 
     for ends, verdict in (([said_before], FinishStatus.REPLAY), ([stolen_end], FinishStatus.LOST)):
-        before = list_events(stolen), list_events(said)
+        before = list_events(stolen), list_events(fields)
         Job.objects.filter(pk=waiting.pk).update(gate=1)  # nothing to claim
         verdicts, claims = turn.take_plain_turn(claimer, ends, [0], actor=WORKER, lease_sec=30)
         assert (verdicts, claims) == ({ends[0].job_id: verdict}, [])
-        assert (list_events(stolen), list_events(said)) == before
+        assert (list_events(stolen), list_events(fields)) == before
     Job.objects.filter(pk=waiting.pk).update(gate=3)
 
-    ends = [JobResult(job.pk, job.lease_token, Completed()) for job in (good, *more)]
+    ends = [JobResult(job.pk, job.lease_token, Completed()) for job in (good, *extra)]
     if others:
         ends += [stolen_end, said_before]
     verdicts, claims = turn.take_plain_turn(claimer, ends, [0], actor=WORKER, lease_sec=30)
-    expected = {job.pk: FinishStatus.DONE for job in (good, *more)}
-    assert verdicts == expected | ({stolen.pk: FinishStatus.LOST, said.pk: FinishStatus.REPLAY} if others else {})
+    expected = {job.pk: FinishStatus.DONE for job in (good, *extra)}
+    assert verdicts == expected | ({stolen.pk: FinishStatus.LOST, fields.pk: FinishStatus.REPLAY} if others else {})
     (claimed,) = claims
     assert (claimed.id, claimed.params, claimed.lease_owner.rpartition("#")[2]) == (waiting.pk, waiting.params, "0")
     (started,) = list_events(waiting)

@@ -133,8 +133,8 @@ def _plain(table: str, name: str, value: Any, born: dict[UUID, str], known: set[
     if isinstance(value, datetime):
         return "earlier" if value.year < 2021 else "now"
     if isinstance(value, str):
-        for pk, said in born.items():
-            value = value.replace(str(pk), said)
+        for pk, text in born.items():
+            value = value.replace(str(pk), text)
     return value
 
 
@@ -158,10 +158,10 @@ def a_scene(*, lanes: bool) -> list[JobResult]:
             **({"cancel_requested": True, "cancel_mode": StopMode.CANCEL} if place >= len(OUTCOMES) else {}),
         )
         ends.append(an_end(job, outcome))
-    stale, said = (JobFactory.create(running=True, created_at=NEVER, dispatched_at=NEVER) for _ in range(2))
+    stale, output = (JobFactory.create(running=True, created_at=NEVER, dispatched_at=NEVER) for _ in range(2))
     ends.append(JobResult(stale.pk, uuid4(), Completed({"forged": True})))
-    before = an_end(said, Failed(error=ODD, reason=ODD, retry_in=5))
-    assert ending.finish([before], actor=WORKER) == {said.pk: FinishStatus.DONE}
+    before = an_end(output, Failed(error=ODD, reason=ODD, retry_in=5))
+    assert ending.finish([before], actor=WORKER) == {output.pk: FinishStatus.DONE}
     ends.append(before)
     group = JobGroupFactory.create()
     for place in range(len(ends)):
@@ -216,8 +216,8 @@ def test_a_claim_under_limits_with_room_writes_the_rows_of_a_plain_claim(
         return {}
 
     def claim_under_limits(_: Sequence[JobResult]) -> dict[UUID, FinishStatus]:
-        for scope, key, most, paused in limits:
-            ConcurrencyLimit.objects.create(scope=scope, key=key, max=most, paused=paused)
+        for scope, key, maximum, paused in limits:
+            ConcurrencyLimit.objects.create(scope=scope, key=key, max=maximum, paused=paused)
         return claim(())
 
     expected, found = written(claim, ()), written(claim_under_limits, ())
@@ -240,11 +240,11 @@ def test_a_logged_statement_writes_the_same_rows() -> None:
 def test_a_job_that_waits_again_is_claimed_in_the_turn_that_brings_its_stale_result(others: int) -> None:
     """Its lease was lost, and it is next in the queue: the end is refused, the new lease is ours."""
     lost = JobFactory.create(queued=True, priority=99, dispatched_at=NEVER)
-    more = [an_end(job, Completed()) for job in JobFactory.create_batch(others, running=True)]
+    extra = [an_end(job, Completed()) for job in JobFactory.create_batch(others, running=True)]
     taker = claimer()
     stale = JobResult(lost.pk, uuid4(), Failed(error="late", reason="late", retry_in=1))
-    verdicts, claims = turn.take_plain_turn(taker, [stale, *more], [0], actor=WORKER, lease_sec=30)
-    assert verdicts == {lost.pk: FinishStatus.LOST} | {end.job_id: FinishStatus.DONE for end in more}
+    verdicts, claims = turn.take_plain_turn(taker, [stale, *extra], [0], actor=WORKER, lease_sec=30)
+    assert verdicts == {lost.pk: FinishStatus.LOST} | {end.job_id: FinishStatus.DONE for end in extra}
     assert [claim.id for claim in claims] == [lost.pk]
     assert list_event_kinds(lost) == ["RUNNING"]
     assert not Job.objects.filter(retry_of=lost.pk).exists()

@@ -58,7 +58,7 @@ ASKED: dict[str, Callable[[Job], Any]] = {
 }
 SAYS_NOTHING = ("offer", "start")  # an executor takes what there is; it has no reasons
 ASKED_ARROWS = [
-    each for each in TRANSITIONS if each.verb in ASKED and (each.by, each.verb) != (Initiator.EXECUTOR, "skip")
+    item for item in TRANSITIONS if item.verb in ASKED and (item.by, item.verb) != (Initiator.EXECUTOR, "skip")
 ]
 
 # Verbs that carry the token of a lease.
@@ -70,7 +70,7 @@ TOLD: dict[str, Callable[[Job, Any], FinishStatus]] = {
     "hand_back": lambda job, token: finish.hand_back(job.pk, token, actor=ADA, reason=WHY),
     "expire": lambda job, token: _expire(job),
 }
-TOLD_ARROWS = [each for each in TRANSITIONS if each.verb in TOLD and each not in ASKED_ARROWS]
+TOLD_ARROWS = [item for item in TRANSITIONS if item.verb in TOLD and item not in ASKED_ARROWS]
 STOP_MODE = {Status.CANCELLED: StopMode.CANCEL, Status.PAUSED: StopMode.PAUSE}
 
 
@@ -83,8 +83,8 @@ def _finish(job: Job, token: Any, outcome: Completed | Skipped | Failed) -> Fini
     return finish.finish([JobResult(job.pk, token, outcome)], actor=ADA)[job.pk]
 
 
-def _name(each: Any) -> str:
-    return f"{each.verb} {each.source} {each.target}" if isinstance(each, Transition) else str(each)
+def _name(value: Any) -> str:
+    return f"{value.verb} {value.source} {value.target}" if isinstance(value, Transition) else str(value)
 
 
 def _assert_left_behind(job: Job, way: Transition, reason: str, actor: Actor = ADA) -> None:
@@ -102,7 +102,7 @@ def _assert_left_behind(job: Job, way: Transition, reason: str, actor: Actor = A
 
 
 def test_every_arrow_is_walked_by_these_tests() -> None:
-    others = {each.verb for each in TRANSITIONS if each not in ASKED_ARROWS and each not in TOLD_ARROWS}
+    others = {item.verb for item in TRANSITIONS if item not in ASKED_ARROWS and item not in TOLD_ARROWS}
     assert others == {"enqueue", "claim"}
     assert set(OPERATOR_VERBS) <= set(ASKED)
 
@@ -119,7 +119,7 @@ def test_a_legal_verb_takes_its_arrow_and_leaves_its_event(way: Transition) -> N
 
 @pytest.mark.parametrize(
     ("verb", "status"),
-    [pair for pair in product(ASKED, Status) if not any((each.verb, each.source) == pair for each in ASKED_ARROWS)],
+    [pair for pair in product(ASKED, Status) if not any((arrow.verb, arrow.source) == pair for arrow in ASKED_ARROWS)],
 )
 def test_an_illegal_verb_is_refused_by_name_and_changes_nothing(verb: str, status: Status) -> None:
     job = job_in(status)
@@ -187,13 +187,13 @@ def test_a_verb_on_no_job_finds_none(verb: str) -> None:
 
 def test_what_is_allowed_is_what_the_arrows_say() -> None:
     for status in Status:
-        legal = {each.verb for each in TRANSITIONS if each.source == status and each.by == Initiator.OPERATOR}
+        legal = {item.verb for item in TRANSITIONS if item.source == status and item.by == Initiator.OPERATOR}
         facts = JobFacts(uuid4(), status)
         assert set(allowed_actions(facts)) & set(OPERATOR_VERBS) == legal
 
 
 def test_terminal_states_have_no_way_out() -> None:
-    assert all(each.source == each.target for each in TRANSITIONS if each.source in TERMINAL)
+    assert all(item.source == item.target for item in TRANSITIONS if item.source in TERMINAL)
 
 
 def test_every_state_has_a_meaning() -> None:

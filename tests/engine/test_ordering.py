@@ -29,7 +29,7 @@ def _bulk(count: int, **fields: Any) -> list[Job]:
     """Jobs as one bulk call makes them: their positions leave no room between them."""
     ids = job_services.enqueue_many([{"job_type": TYPE, **fields}] * count)
     found = Job.objects.in_bulk(ids)
-    return [found[each] for each in ids]
+    return [found[job_id] for job_id in ids]
 
 
 def _beside(job: Job, way: str, other: Job) -> Job:

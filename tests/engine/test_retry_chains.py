@@ -73,8 +73,8 @@ def _assert_follows(retry: Job, job: Job) -> None:
 def test_the_columns_of_a_job_are_either_submitted_or_born_or_state() -> None:
     """A new column must be given its place, or retries would lose it unseen."""
     made = {*COLUMNS, *INITIAL_VALUES, "priority", "created_at", "gate"}
-    nullable_state = {each.column for each in Job._meta.concrete_fields if each.null} - made
-    assert made | nullable_state == {each.column for each in Job._meta.concrete_fields}
+    nullable_state = {field.column for field in Job._meta.concrete_fields if field.null} - made
+    assert made | nullable_state == {field.column for field in Job._meta.concrete_fields}
 
 
 def test_an_automatic_retry_copies_every_submission_field() -> None:
@@ -193,7 +193,7 @@ def test_the_hold_on_a_lane_is_handed_on_along_the_chain() -> None:
     again = executor.fail(executor.claim(retry))
     assert executor.claim_next() is None, "a failed tail holds the lane"
     manual = job_services.retry(again.pk)
-    assert [each.pk for each in Job.objects.filter(holds_lane=True)] == [manual.pk]
+    assert [job.pk for job in Job.objects.filter(holds_lane=True)] == [manual.pk]
     executor.complete(executor.claim(manual))
     executor.claim(other)
 

@@ -89,7 +89,7 @@ def traceparent(span: ReadableSpan) -> str:
 def linked(span: ReadableSpan) -> list[str]:
     """The spans that it links to, as their jobs keep them."""
     contexts = [link.context for link in span.links]
-    return [f"00-{each.trace_id:032x}-{each.span_id:016x}-{each.trace_flags:02x}" for each in contexts]
+    return [f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}" for context in contexts]
 
 
 def attributes(span: ReadableSpan) -> dict[str, Any]:
@@ -149,12 +149,12 @@ def test_a_retry_links_to_the_same_submission(spans: InMemorySpanExporter, handl
     work_off()
     (sent,), ran = (of_kind(spans, kind) for kind in (trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER))
 
-    assert [attributes(each)["jobs.attempt"] for each in ran] == [1, 2]
-    assert [linked(each) for each in ran] == [[traceparent(sent)]] * 2
-    for each in ran:
-        assert (each.status.status_code, each.status.description) == (trace.StatusCode.ERROR, "ValueError: no paper")
-        assert attributes(each)["error.type"] == "ERROR"
-        (event,) = each.events
+    assert [attributes(call)["jobs.attempt"] for call in ran] == [1, 2]
+    assert [linked(call) for call in ran] == [[traceparent(sent)]] * 2
+    for call in ran:
+        assert (call.status.status_code, call.status.description) == (trace.StatusCode.ERROR, "ValueError: no paper")
+        assert attributes(call)["error.type"] == "ERROR"
+        (event,) = call.events
         assert "no paper" in str((event.attributes or {})["exception.stacktrace"])
 
 

@@ -64,7 +64,7 @@ def test_a_missing_trigger_is_noticed_by_check_doctor_and_worker_and_put_back_by
 ) -> None:
     for name in ("jobscheduler_webhook_events", "jobscheduler_inv_002"):
         drop_trigger(name, all_in_place[name])
-    [warning] = [each for each in run_checks(databases=["default"]) if each.id == "jobs.W005"]
+    [warning] = [check for check in run_checks(databases=["default"]) if check.id == "jobs.W005"]
     assert "jobscheduler_inv_002, jobscheduler_webhook_events" in warning.msg
     assert "missing: jobscheduler_inv_002, jobscheduler_webhook_events" in call("doctor").out
     with pytest.raises(CommandError, match="Triggers are missing: jobscheduler_inv_002, jobscheduler_webhook_events"):
@@ -86,4 +86,4 @@ def test_a_disabled_trigger_or_another_function_counts_as_missing(all_in_place: 
 @pytest.mark.django_db
 def test_without_the_database_in_question_the_check_says_nothing() -> None:
     drop_trigger("jobscheduler_inv_002", "jobscheduler_jobrun")
-    assert [each for each in run_checks() if each.id == "jobs.W005"] == []
+    assert [check for check in run_checks() if check.id == "jobs.W005"] == []

@@ -235,13 +235,13 @@ def place(found: Explanation) -> int | None:
 
 def test_a_jobs_place_is_the_number_of_those_that_go_first() -> None:
     low, high, second_low = job(priority="LOW"), job(priority="HIGH"), job(priority="LOW")
-    assert [place(explain(each.pk)) for each in (high, low, second_low)] == [0, 1, 2]
+    assert [place(explain(job.pk)) for job in (high, low, second_low)] == [0, 1, 2]
 
 
 def test_a_place_in_a_lane_counts_the_lane_alone() -> None:
     job(priority="URGENT")
     first, second = job(target="book-1"), job(target="book-1")
-    assert [place(explain(each.pk)) for each in (first, second)] == [0, 1]
+    assert [place(explain(job.pk)) for job in (first, second)] == [0, 1]
 
 
 def test_the_terminal_says_the_same() -> None:

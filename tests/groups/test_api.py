@@ -69,10 +69,10 @@ def test_groups_are_listed_newest_first_page_by_page_in_few_statements(django_as
     ids = [made(api)["id"] for _ in range(5)]
     with django_assert_max_num_queries(8):
         listed = api.get("/job-groups?limit=3").json()
-    assert [each["id"] for each in listed["items"]] == ids[:1:-1]
-    assert [each["id"] for each in api.list_all("/job-groups", 2)] == ids[::-1]
+    assert [item["id"] for item in listed["items"]] == ids[:1:-1]
+    assert [group["id"] for group in api.list_all("/job-groups", 2)] == ids[::-1]
     groups.cancel(ids[0])
-    assert [each["id"] for each in api.list_all("/job-groups?status=CANCELLED", 2)] == ids[:1]
+    assert [group["id"] for group in api.list_all("/job-groups?status=CANCELLED", 2)] == ids[:1]
 
 
 def test_verbs_answer_with_the_group_as_it_is_now() -> None:

@@ -25,9 +25,9 @@ def written(folder: Path, document: Any) -> str:
 
 
 def test_a_file_makes_a_group_whose_id_is_printed_alone(tmp_path: Path) -> None:
-    said = call("groups", "create", written(tmp_path, {"name": "book", "mode": "sequential", "jobs": [ITEM, ITEM]}))
+    result = call("groups", "create", written(tmp_path, {"name": "book", "mode": "sequential", "jobs": [ITEM, ITEM]}))
     made = JobGroup.objects.get()
-    assert (said.code, said.out.strip()) == (0, str(made.pk))
+    assert (result.code, result.out.strip()) == (0, str(made.pk))
     assert (made.name, made.mode, made.jobs.count()) == ("book", "sequential", 2)
     assert {job.events.get(kind="SUBMITTED").actor_kind for job in Job.objects.all()} == {"cli"}
 
@@ -66,9 +66,9 @@ BAD: dict[str, Any] = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_refused_in_one_line_and_changes_nothing(case: str, tmp_path: Path) -> None:
     before = dump_tables()
-    said = call("groups", "create", written(tmp_path, BAD[case]))
-    assert said.code == 2
-    assert len(said.err.strip().splitlines()) == 1
+    result = call("groups", "create", written(tmp_path, BAD[case]))
+    assert result.code == 2
+    assert len(result.err.strip().splitlines()) == 1
     assert dump_tables() == before
 
 

@@ -20,4 +20,4 @@ def test_two_members_that_end_at_once_end_their_group_once(fleet: Fleet, chance:
 def test_without_the_groups_lock_some_group_never_ends(fleet: Fleet, chance: random.Random) -> None:
     verdict = pairs.run(fleet, chance, groups=6, sabotage="unlocked_groups", slots=1)
     print(verdict)
-    assert any("the groups ended as" in each for each in verdict.broken)
+    assert any("the groups ended as" in violation for violation in verdict.broken)

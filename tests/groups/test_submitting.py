@@ -100,8 +100,8 @@ def test_an_unknown_type_is_named() -> None:
         groups.create([{"job_type": "no.such"}])
 
 
-def keyed(*keys: str, **more: Any) -> list[dict[str, Any]]:
-    return [{**ITEM, "idempotency_key": key, **more} for key in keys]
+def keyed(*keys: str, **extra: Any) -> list[dict[str, Any]]:
+    return [{**ITEM, "idempotency_key": key, **extra} for key in keys]
 
 
 def test_a_group_that_is_submitted_again_is_the_first_one() -> None:

@@ -30,7 +30,7 @@ def test_con_002_integration_jobs_of_another_resource_pass_those_that_wait() -> 
     ids = job_services.enqueue_many(
         [{"job_type": TYPE, "resource": name} for name in ("ollama", "ollama", "api", "api")]
     )
-    first, second, *free = (Job.objects.get(pk=each) for each in ids)
+    first, second, *free = (Job.objects.get(pk=job_id) for job_id in ids)
     running = executor.claim(first)
     for job in free:
         executor.claim(job)

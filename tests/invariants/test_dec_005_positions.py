@@ -25,7 +25,7 @@ def test_dec_005_unit_positions_are_whole_numbers_with_room_between_them() -> No
 
 
 def test_dec_005_integration_jobs_start_in_the_order_they_were_moved_into() -> None:
-    a, b, c, d = (Job.objects.get(pk=each) for each in job_services.enqueue_many([{"job_type": TYPE}] * 4))
+    a, b, c, d = (Job.objects.get(pk=job_id) for job_id in job_services.enqueue_many([{"job_type": TYPE}] * 4))
     job_services.move(d.pk, before=b.pk)
     job_services.move(a.pk, to="bottom")
     job_services.move(c.pk, to="top")

@@ -22,7 +22,7 @@ def _claimer() -> Claimer:
 
 
 def test_inv_003_unit_a_slot_is_unique_among_running_jobs() -> None:
-    rule = next(each for each in Job._meta.constraints if each.name == "job_one_per_slot")
+    rule = next(constraint for constraint in Job._meta.constraints if constraint.name == "job_one_per_slot")
     assert isinstance(rule, models.UniqueConstraint)
     assert (rule.fields, rule.condition) == (("lease_owner",), Q(status=Status.RUNNING))
 

@@ -87,7 +87,7 @@ ALL_TRIGGERS = [*TRIGGERS, *(pytest.param(name, marks=pytest.mark.pg_only) for n
 @pytest.mark.parametrize("name", ALL_TRIGGERS)
 def test_the_refusal_is_the_triggers_own(name: str) -> None:
     """Without its trigger the same statement goes through: these tests would notice if one were lost."""
-    violation = next(each for each in VIOLATIONS if str(each) == GUARDED[name])
+    violation = next(item for item in VIOLATIONS if str(item) == GUARDED[name])
     params = violation.given()
     with transaction.atomic():
         drop_trigger(name, existing_triggers()[name])

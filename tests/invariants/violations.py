@@ -503,7 +503,7 @@ def dec_006() -> Iterator[Violation]:
             "DEC-006", f"the status “{word}”", a_job(), update_job(f"status = '{word}', gate = 0"), "job_status_known"
         )
     for state in sorted(TERMINAL):
-        other = next(each for each in sorted(TERMINAL) if each != state)
+        other = next(status for status in sorted(TERMINAL) if status != state)
         for what, change in {
             "queued again": "status = 'QUEUED', gate = 3",
             "another end": f"status = '{other}'",

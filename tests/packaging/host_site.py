@@ -137,8 +137,8 @@ def large_numbers(manage: Manage) -> None:
     sent(manage, f"{job}/edit/", {"priority": "77"})
     sent(manage, f"/backoffice/jobscheduler_jobs/concurrencylimit/{limit}/change/", {"reason": "for the press"})
     sent(manage, f"{schedule}/change/", {"misfire_grace_sec": "1300"})
-    told = json.loads(manage("numbers", made["job"]))
-    assert (told["job"], told["limit"][1], told["schedule"]) == ([77, 1000], 1_500, [5_400, 1_300]), told
+    numbers = json.loads(manage("numbers", made["job"]))
+    assert (numbers["job"], numbers["limit"][1], numbers["schedule"]) == ([77, 1000], 1_500, [5_400, 1_300]), numbers
 
 
 def sent(manage: Manage, path: str, changes: dict[str, str]) -> None:

@@ -87,11 +87,11 @@ def suite(python: Path, env: dict[str, str], wheel: Path, place: Path, server: s
     shutil.copytree(CHECKOUT / "tests", home / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "manage.py"):
         shutil.copy(CHECKOUT / name, home)
-    said = [
+    summaries = [
         run([python, "-m", "pytest", "-q", *SUITE], cwd=home, env={**env, **at}).splitlines()[-1]
         for at in ({}, {"DATABASE_URL": server})
     ]
-    return ", ".join(said)
+    return ", ".join(summaries)
 
 
 def databases(place: Path, server: str) -> dict[str, dict[str, Any]]:
@@ -99,8 +99,8 @@ def databases(place: Path, server: str) -> dict[str, dict[str, Any]]:
     at = urlsplit(server)
     name = "site_" + place.name.replace(".", "").replace("-", "_")
     with psycopg.connect(server, autocommit=True) as connection:
-        for each in (name, f"{name}_queue"):
-            connection.execute(f"CREATE DATABASE {each}")  # type: ignore[call-overload] — a name cannot be a parameter
+        for item in (name, f"{name}_queue"):
+            connection.execute(f"CREATE DATABASE {item}")  # type: ignore[call-overload] — a name cannot be a parameter
     account = {"USER": at.username, "PASSWORD": at.password, "HOST": at.hostname, "PORT": at.port}
     postgresql = {"ENGINE": "django.db.backends.postgresql", "NAME": name, **account}
     return {"sqlite": host_site.sqlite(place / "site.sqlite3"), "postgresql": postgresql}

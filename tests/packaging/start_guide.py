@@ -59,8 +59,8 @@ def _list_of_jobs(browser: OpenerDirector, admin: str) -> str:
     token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', form)
     assert token
     name, password = _superuser()
-    said = {"csrfmiddlewaretoken": token[1], "username": name, "password": password, "next": "/admin/"}
-    welcome = browser.open(f"{admin}login/", urlencode(said).encode()).read().decode()
+    fields = {"csrfmiddlewaretoken": token[1], "username": name, "password": password, "next": "/admin/"}
+    welcome = browser.open(f"{admin}login/", urlencode(fields).encode()).read().decode()
     assert "Job scheduler" in welcome
     page: str = browser.open(f"{admin}jobscheduler_jobs/job/").read().decode()
     return page
@@ -68,9 +68,9 @@ def _list_of_jobs(browser: OpenerDirector, admin: str) -> str:
 
 def _superuser() -> tuple[str, str]:
     (line,) = [line for line in doc_examples.commands(GUIDE) if "createsuperuser" in line]
-    said = re.search(r"PASSWORD=(\S+) .*--username (\S+)", line)
-    assert said
-    return said[2], said[1]
+    match = re.search(r"PASSWORD=(\S+) .*--username (\S+)", line)
+    assert match
+    return match[2], match[1]
 
 
 def _answers(browser: OpenerDirector, address: str) -> bool:

@@ -109,8 +109,8 @@ def test_a_password_beside_the_url_opens_the_database(process_env: dict[str, str
 def container(name: str, given: dict[str, str]) -> dict[str, str]:
     """The environment that compose makes of `given`: a variable without a value is handed on, if it is set."""
     services = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"]
-    told: dict[str, str | None] = services[name]["environment"]
-    made = {key: given.get(key) if value is None else filled(value, given) for key, value in told.items()}
+    variables: dict[str, str | None] = services[name]["environment"]
+    made = {key: given.get(key) if value is None else filled(value, given) for key, value in variables.items()}
     return {key: value for key, value in made.items() if value is not None}
 
 

@@ -78,8 +78,8 @@ def test_the_images_health_check_passes_where_only_the_public_name_is_allowed(po
 def on(port: int, words: list[str]) -> list[str]:
     """The same command from this environment, on another port."""
     here = [str(BIN / Path(words[0]).name), *words[1:]]
-    told = [f"--port={port}" if word.startswith("--port") else word for word in here]
-    return told if told != here else [*here, f"--port={port}"]
+    command = [f"--port={port}" if word.startswith("--port") else word for word in here]
+    return command if command != here else [*here, f"--port={port}"]
 
 
 def ask(port: int, headers: dict[str, str]) -> http.client.HTTPResponse:

@@ -73,7 +73,7 @@ def test_a_translation_has_the_placeholders_of_its_text(
 ) -> None:
     found = translated(app, language)
     differ = {
-        text: found[text] for text, said in marked(app).items() if text in found and _holes(said) != _holes(found[text])
+        text: found[text] for text, item in marked(app).items() if text in found and _holes(item) != _holes(found[text])
     }
     assert differ == {}
 
@@ -95,9 +95,9 @@ def test_apps_translate_what_they_share_alike(language: str) -> None:
     """A site has one catalogue for all apps: of two translations the one of the app that it names first would win."""
     found: dict[object, dict[str, str]] = {}
     for app in APPS:
-        for text, said in translated(app, language).items():
-            found.setdefault(text, {})[app] = said
-    assert {text: said for text, said in found.items() if len(set(said.values())) > 1} == {}
+        for text, item in translated(app, language).items():
+            found.setdefault(text, {})[app] = item
+    assert {text: item for text, item in found.items() if len(set(item.values())) > 1} == {}
 
 
 @pytest.mark.parametrize(("app", "language"), EACH)
@@ -105,7 +105,7 @@ def test_apps_translate_what_they_share_alike(language: str) -> None:
 def test_words_that_django_has_stay_as_they_are(app: str, language: str, place: str) -> None:
     """They would change on every page of a site, not on ours alone."""
     theirs = read_mo(Path(django.__file__).parent / place / f"locale/{language}/LC_MESSAGES/django.mo")
-    shared = {text: said for text, said in translated(app, language).items() if text in theirs}
+    shared = {text: item for text, item in translated(app, language).items() if text in theirs}
     assert shared == {text: theirs[text] for text in shared}
 
 
@@ -123,35 +123,35 @@ def test_the_console_speaks_german_to_a_german_browser() -> None:
     row, boss = create_schedule(name="nightly", every_sec=1), log_in(User.objects.create_superuser("boss"))
     german = {"Accept-Language": "de-AT,de;q=0.9"}
     listed = boss.get("/admin/jobscheduler_schedules/schedule/", headers=german).content.decode()
-    for said in ("Zeitplan hinzufügen", "Jede Sekunde", "Ausgewählte Zeitpläne deaktivieren", "Job-Scheduler</a>"):
-        assert said in listed
+    for text in ("Zeitplan hinzufügen", "Jede Sekunde", "Ausgewählte Zeitpläne deaktivieren", "Job-Scheduler</a>"):
+        assert text in listed
     page = boss.get(f"/admin/jobscheduler_schedules/schedule/{row.pk}/change/", headers=german).content.decode()
-    for said in (
+    for text in (
         "Jetzt anstoßen",
         "Nächste Auslösungen",
         "Toleranz bei Verspätung (s)",
         "Er hat noch nicht ausgelöst.",
     ):
-        assert said in page
+        assert text in page
     assert "Trigger now" in boss.get(f"/admin/jobscheduler_schedules/schedule/{row.pk}/change/").content.decode()
 
 
 @pytest.mark.django_db
 def test_a_problem_of_the_api_is_told_in_the_language_that_was_asked_for() -> None:
     never = {"name": "never", "job_type": TYPE, "cron": "0 0 31 2 *"}
-    told = ApiClient().post("/schedules", never, **{"Accept-Language": "de"})
-    assert (told.status_code, told.json()["errors"][0]["loc"]) == (422, ["body", "cron"])
-    assert told.json()["errors"][0]["msg"] == "wird nie fällig: einen solchen Tag gibt es nicht"
-    assert "Accept-Language" in told["Vary"]
-    told = ApiClient().post("/schedules", never)
-    assert told.json()["errors"][0]["msg"] == "never comes due: there is no such day"
+    response = ApiClient().post("/schedules", never, **{"Accept-Language": "de"})
+    assert (response.status_code, response.json()["errors"][0]["loc"]) == (422, ["body", "cron"])
+    assert response.json()["errors"][0]["msg"] == "wird nie fällig: einen solchen Tag gibt es nicht"
+    assert "Accept-Language" in response["Vary"]
+    response = ApiClient().post("/schedules", never)
+    assert response.json()["errors"][0]["msg"] == "never comes due: there is no such day"
 
 
 @pytest.mark.django_db
 def test_commands_speak_the_language_of_their_site() -> None:
     with translation.override("de"):
-        said = call("schedules", "preview", "--cron", "99 * * * *")
-        assert (said.code, said.err.strip()) == (2, "cron: hat ein ungültiges Feld: Minute")
+        result = call("schedules", "preview", "--cron", "99 * * * *")
+        assert (result.code, result.err.strip()) == (2, "cron: hat ein ungültiges Feld: Minute")
 
 
 def _holes(text: str) -> tuple[list[str], set[str]]:

@@ -25,7 +25,7 @@ def test_the_commands_page_is_generated_from_the_commands() -> None:
 
 
 def test_every_setting_has_its_words_and_no_other() -> None:
-    assert set(reference_pages.WORDS) == {each.name for kind in (Conf, Admission) for each in fields(kind)}
+    assert set(reference_pages.WORDS) == {field.name for kind in (Conf, Admission) for field in fields(kind)}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HERE.parent)))

@@ -90,7 +90,7 @@ class LargeTables:
         at, target, tenant = (
             self._time("n"),
             f"'target ' || (n % {self.targets})",
-            self._by_kind(TENANTS, each=len(TYPES)),
+            self._by_kind(TENANTS, repeat=len(TYPES)),
         )
         lane = f"(SELECT t.id FROM jobscheduler_target t WHERE t.tenant = {tenant} AND t.key = {target})"
         return {
@@ -129,8 +129,8 @@ class LargeTables:
         }
 
     def _event(self) -> dict[str, str]:
-        said = {"kind": "kind", "from_status": "came_from", "to_status": "went_to", "reason": "''"}
-        return {"job_id": "id", "at": "created_at", **said, "actor_kind": "'cli'", "actor_name": "'crowd'"}
+        fields = {"kind": "kind", "from_status": "came_from", "to_status": "went_to", "reason": "''"}
+        return {"job_id": "id", "at": "created_at", **fields, "actor_kind": "'cli'", "actor_name": "'crowd'"}
 
     def _happened(self) -> str:
         """In the order in which it did: all came, and most ended."""
@@ -149,7 +149,7 @@ class LargeTables:
             "worker": "'worker ' || (n % 2)",
             "tenant": "'default'",
             "resource": "'default'",
-            "job_type": self._by_kind(TYPES, each=2),
+            "job_type": self._by_kind(TYPES, repeat=2),
             "outcome": f"CASE WHEN n / {2 * len(TYPES)} % 3 = 2 THEN 'FAILED' ELSE 'COMPLETED' END",
             "wait_bucket": f"n / {2 * len(TYPES)} % 3",
             "run_bucket": f"n / {2 * len(TYPES)} % 3",
@@ -166,8 +166,8 @@ class LargeTables:
 
     # How it is said.
 
-    def _insert(self, table: str, said: dict[str, str], source: str) -> None:
-        sql = f"INSERT INTO {table} ({', '.join(said)}) SELECT {', '.join(said.values())} FROM ({source}) AS source"
+    def _insert(self, table: str, fields: dict[str, str], source: str) -> None:
+        sql = f"INSERT INTO {table} ({', '.join(fields)}) SELECT {', '.join(fields.values())} FROM ({source}) AS source"
         with self.connection.cursor() as cursor:
             cursor.execute(sql.replace("%", "%%"), ())
 
@@ -199,9 +199,9 @@ class LargeTables:
             return f"strftime('%Y-%m-%d %H:%M:00', ({last_day} + {n}) * 60, 'unixepoch')"
         return f"to_timestamp(({last_day} + {n}) * 60)"
 
-    def _by_kind(self, names: tuple[str, ...], each: int = 1) -> str:
+    def _by_kind(self, names: tuple[str, ...], repeat: int = 1) -> str:
         whens = " ".join(f"WHEN {place} THEN '{name}'" for place, name in enumerate(names))
-        return f"CASE n / {each} % {len(names)} {whens} END"
+        return f"CASE n / {repeat} % {len(names)} {whens} END"
 
     def _flow(self) -> str:
         kinds = [(TYPES[n % len(TYPES)], TENANTS[n // len(TYPES) % len(TENANTS)]) for n in range(KINDS)]

@@ -34,9 +34,13 @@ SCREENS = (
 )
 LISTS = (
     *("", *(f"?status={status}" for status in Status), "?created=24h", "?created=7d&status=COMPLETED"),
-    *(f"?ended={age}{more}" for age in ("1h", "24h", "7d") for more in ("", *(f"&status={each}" for each in ENDS))),
+    *(
+        f"?ended={age}{extra}"
+        for age in ("1h", "24h", "7d")
+        for extra in ("", *(f"&status={status}" for status in ENDS))
+    ),
     "?ended=24h&job_type=tests.note",
-    *(f"?attention={each}" for each in ("blocking", "stuck", "timed", "late")),
+    *(f"?attention={item}" for item in ("blocking", "stuck", "timed", "late")),
 )
 
 
@@ -72,18 +76,18 @@ def found_in_history(sql: str) -> list[str]:
 
 def test_the_tabs_count_what_their_lists_show_and_say_where_counting_stopped(crowd: LargeTables) -> None:
     client = log_in(User.objects.create_superuser("boss"))
-    told = client.get(reverse("admin:jobscheduler_jobs_counts")).json()
+    document = client.get(reverse("admin:jobscheduler_jobs_counts")).json()
     lists = {str(status): client.get(get_list_url(Job), {"status": str(status)}) for status in Status}
-    assert told == {status: format_count(page.context["cl"].result_count) for status, page in lists.items()}
-    assert (told["COMPLETED"], told["FAILED"]) == ("10,000+", "900")
-    said = "More than 10,000 match: counting stops there."
-    assert (said in lists["COMPLETED"].content.decode(), said in lists["FAILED"].content.decode()) == (True, False)
+    assert document == {status: format_count(page.context["cl"].result_count) for status, page in lists.items()}
+    assert (document["COMPLETED"], document["FAILED"]) == ("10,000+", "900")
+    notice = "More than 10,000 match: counting stops there."
+    assert (notice in lists["COMPLETED"].content.decode(), notice in lists["FAILED"].content.decode()) == (True, False)
 
 
 def test_where_a_time_begins_among_the_events_is_found_without_a_walk(crowd: LargeTables) -> None:
     with CaptureQueriesContext(connection) as captured:
         filters.find_first_event_id(timezone.now())
-    (sql,) = (each["sql"] for each in captured)
+    (sql,) = (statement["sql"] for statement in captured)
     assert walks(sql) == []
     if connection.vendor == "sqlite":  # which walks an index for min and max, if they are asked for together
         with connection.cursor() as cursor:
@@ -97,6 +101,8 @@ def test_no_screen_walks_the_history(crowd: LargeTables) -> None:
         statements = asked(url)
         wrong += [f"{url}: {len(statements)} statements"] * (len(statements) > MOST_STATEMENTS)
         wrong += [
-            f"{url}: {each['sql'][:400]} {found}" for each in statements if (found := found_in_history(each["sql"]))
+            f"{url}: {statement['sql'][:400]} {found}"
+            for statement in statements
+            if (found := found_in_history(statement["sql"]))
         ]
     assert "\n".join(wrong) == ""

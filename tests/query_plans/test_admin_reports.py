@@ -71,7 +71,7 @@ def test_every_page_takes_few_statements_and_no_walk(crowded: list[str]) -> None
     for url in crowded:
         with CaptureQueriesContext(connection) as captured:
             assert client.get(url).status_code == 200, url
-        asked = [each["sql"] for each in captured]
+        asked = [statement["sql"] for statement in captured]
         assert len(asked) <= MOST_STATEMENTS, (url, asked)
         for sql in asked:
             assert not walks(sql), (url, sql, walks(sql))

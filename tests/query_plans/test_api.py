@@ -60,7 +60,7 @@ DESCRIBED: dict[str, Any] = api.get_openapi_schema(path_prefix="/api")["paths"]
 LISTS = [
     path
     for path, methods in DESCRIBED.items()
-    if any(each["name"] == "limit" for each in methods.get("get", {}).get("parameters", ()))
+    if any(item["name"] == "limit" for item in methods.get("get", {}).get("parameters", ()))
 ]
 
 
@@ -150,10 +150,10 @@ def ask(path: str, token: str) -> list[dict[str, str]]:
 def test_a_get_takes_few_statements_and_no_walk(scene: Scene, path: str) -> None:
     for token in (scene.everywhere, scene.of_one):
         asked = ask(path.format_map(scene.values), token)
-        assert len(asked) <= MOST_STATEMENTS, "\n".join(each["sql"] for each in asked)
-        for each in asked:
-            walked = walks(each["sql"])
-            assert not walked, f"{each['sql']}\n{walked}"
+        assert len(asked) <= MOST_STATEMENTS, "\n".join(statement["sql"] for statement in asked)
+        for statement in asked:
+            walked = walks(statement["sql"])
+            assert not walked, f"{statement['sql']}\n{walked}"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_page_far_down_is_like_the_first(scene: Scene, path: str) -> None:
     assert cursor is not None
     later = ask(f"{path}{'&' if '?' in path else '?'}limit=50&cursor={cursor}", scene.everywhere)
     assert len(later) <= len(first)
-    assert not any(walks(each["sql"]) for each in later)
+    assert not any(walks(item["sql"]) for item in later)
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -218,4 +218,4 @@ def test_the_guard_sees_a_walk(scene: Scene) -> None:
     with CaptureQueriesContext(connection) as queries:
         list(JobEvent.objects.order_by().filter(reason="none like it")[:1])
         list(JobLog.objects.filter(job_id=scene.values["job_id"]))
-    assert [bool(walks(each["sql"])) for each in queries] == [True, False]
+    assert [bool(walks(statement["sql"])) for statement in queries] == [True, False]

@@ -80,8 +80,8 @@ def test_a_saturated_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> 
         ask(f"{ahead} WHERE gate = 3 AND job_type = %s LIMIT 1500)", [TYPES[0], TYPES[0]])
         assert Claimer("plans", ServedJobs(TYPES)).claim(SLOTS, lease_sec=30)
 
-    asked = [each for each in statements(claim) if "SET position" not in each[0]]
-    (heads,) = [each for each in asked if "RECURSIVE head" in each[0]]
+    asked = [statement for statement in statements(claim) if "SET position" not in statement[0]]
+    (heads,) = [statement for statement in asked if "RECURSIVE head" in statement[0]]
     require_no_walk(asked)
     assert indexes(explain_prepared(heads)) == {"job_ready"}
 
@@ -102,8 +102,10 @@ def test_a_sweep_reads_only_what_runs(queue: None) -> None:
 def test_ends_and_heartbeats_go_straight_to_their_rows(queue: None) -> None:
     def work() -> None:
         claims = Claimer("plans", ServedJobs(TYPES)).claim(SLOTS, lease_sec=30)
-        renew_leases(connection, [(each.id, each.lease_token) for each in claims], 30)
-        finish([JobResult(each.id, each.lease_token, Completed()) for each in claims], actor=make_worker_actor("plans"))
+        renew_leases(connection, [(claim.id, claim.lease_token) for claim in claims], 30)
+        finish(
+            [JobResult(claim.id, claim.lease_token, Completed()) for claim in claims], actor=make_worker_actor("plans")
+        )
 
     require_no_walk(statements(work))
 
@@ -138,9 +140,9 @@ def statements(work: Callable[[], object]) -> list[Statement]:
 
 
 def require_no_walk(asked: list[Statement]) -> None:
-    for each in asked:
-        for plan in (explain(each), *([explain_prepared(each)] if is_prepared(each) else [])):
-            assert not scans(plan), f"{each[0]}\n{json.dumps(plan, indent=1)}"
+    for statement in asked:
+        for plan in (explain(statement), *([explain_prepared(statement)] if is_prepared(statement) else [])):
+            assert not scans(plan), f"{statement[0]}\n{json.dumps(plan, indent=1)}"
 
 
 def is_prepared(statement: Statement) -> bool:

@@ -45,14 +45,18 @@ def late() -> None:
 )
 def test_nothing_is_read_but_what_is_needed(settings: dict[str, Any], work: Callable[[], object]) -> None:
     with override_settings(JOBSCHEDULER=settings):
-        asked = [each for each in statements(work) if "SET time_sensitive" not in each[0]]
+        asked = [statement for statement in statements(work) if "SET time_sensitive" not in statement[0]]
     assert asked
     require_no_walk(asked)
 
 
 def test_what_is_late_is_found_by_its_own_index() -> None:
-    asked = [each for each in statements(late) if "deadline_at" in each[0] and each[0].startswith("SELECT")]
-    assert any("job_deadline" in indexes(explain(each)) for each in asked), asked
+    asked = [
+        statement
+        for statement in statements(late)
+        if "deadline_at" in statement[0] and statement[0].startswith("SELECT")
+    ]
+    assert any("job_deadline" in indexes(explain(statement)) for statement in asked), asked
 
 
 def test_a_direct_call_that_waits_costs_a_claim_no_statement_more() -> None:

@@ -47,7 +47,7 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 def test_an_offer_walks_the_dispatch_order_of_its_addon(queue: None) -> None:
     asked = statements(lambda: offers.offer_jobs(ADDON, "default", 5))
     require_no_walk(asked)
-    (window,) = [each for each in asked if ") first WHERE" in each[0]]
+    (window,) = [statement for statement in asked if ") first WHERE" in statement[0]]
     assert indexes(explain(window)) == {"job_offerable"}
 
 
@@ -57,8 +57,8 @@ def test_a_full_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> None:
         ask(f"UPDATE {TABLE} SET position = -1 WHERE job_type = %s AND addon_id = %s", [TYPES[0], ADDON])
         assert len(offers.offer_jobs(ADDON, "default", 5)) == 5
 
-    asked = [each for each in statements(offer) if "SET position" not in each[0]]
-    (heads,) = [each for each in asked if "RECURSIVE head" in each[0]]
+    asked = [statement for statement in statements(offer) if "SET position" not in statement[0]]
+    (heads,) = [statement for statement in asked if "RECURSIVE head" in statement[0]]
     assert indexes(explain_prepared(heads)) == {"job_offerable_flow"}
     require_no_walk(asked)
 

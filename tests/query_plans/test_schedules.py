@@ -53,7 +53,7 @@ def walked(work: Callable[[], object]) -> list[str]:
     """Statements that looked through a whole table."""
     with CaptureQueriesContext(connection) as captured:
         work()
-    return [found for each in captured if (found := _plan(each["sql"])) and WALKS.search(found)]
+    return [found for statement in captured if (found := _plan(statement["sql"])) and WALKS.search(found)]
 
 
 def _plan(sql: str) -> str:

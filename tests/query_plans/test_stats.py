@@ -82,4 +82,4 @@ def test_a_figure_is_read_along_an_index(read: Callable[[], object]) -> None:
 
 def test_the_guard_sees_a_walk() -> None:
     (walk,) = plans(lambda: Job.objects.order_by("-pk").filter(status_reason="none like it").first())
-    assert any(each in LOOK_UP.sub("", walk) for each in WALKS), walk
+    assert any(pattern in LOOK_UP.sub("", walk) for pattern in WALKS), walk

@@ -36,12 +36,12 @@ def find_answer_violations(answers: Iterable[dict[str, Any]]) -> Iterator[str]:
         acknowledged.update((UUID(job), UUID(token)) for job, token in answer.get("recorded", []))
         finished.update((group, round_) for group, round_ in answer.get("groups_finished", []))
     # A remote start keeps its lease, too.
-    told = JobEvent.objects.filter(token__isnull=False).exclude(kind=EventKind.RUNNING)
-    in_trail: Counter[Any] = Counter(told.values_list("job_id", "token"))
+    document = JobEvent.objects.filter(token__isnull=False).exclude(kind=EventKind.RUNNING)
+    in_trail: Counter[Any] = Counter(document.values_list("job_id", "token"))
     for job, token in acknowledged.keys() | in_trail.keys():
-        if (said := acknowledged[job, token]) != (kept := in_trail[job, token]):
-            yield f"job {job}: an end was acknowledged {said} times ({FinishStatus.DONE}) and recorded {kept} times"
-    yield from (f"group {group}: round {each} was announced twice" for (group, each), n in finished.items() if n > 1)
+        if (fields := acknowledged[job, token]) != (kept := in_trail[job, token]):
+            yield f"job {job}: an end was acknowledged {fields} times ({FinishStatus.DONE}) and recorded {kept} times"
+    yield from (f"group {group}: round {item} was announced twice" for (group, item), n in finished.items() if n > 1)
 
 
 class DatabaseState:
@@ -97,9 +97,9 @@ def chains(world: DatabaseState) -> Iterator[str]:
     yield from (f"job {job_id}: has {n} successors" for job_id, n in followed.items() if n > 1)
     for job_id, job in world.jobs.items():
         newer = world.successor.get(job_id)
-        said = [event["data"]["retried_by"] for event in world.trail[job_id] if event["kind"] == "RETRY_CREATED"]
-        if said != ([str(newer["id"])] if newer else []):
-            yield f"job {job_id}: is followed by {newer and newer['id']}, its trail says {said}"
+        fields = [event["data"]["retried_by"] for event in world.trail[job_id] if event["kind"] == "RETRY_CREATED"]
+        if fields != ([str(newer["id"])] if newer else []):
+            yield f"job {job_id}: is followed by {newer and newer['id']}, its trail says {fields}"
         if newer and job["status"] not in TERMINAL:
             yield f"job {job_id}: is {job['status']} and was retried"
         if newer and newer["attempt"] != job["attempt"] + 1:

@@ -19,9 +19,9 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
 
 def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]:
     got: dict[str, str] = {}
-    for each in range(plan["rounds"]):
+    for number in range(plan["rounds"]):
         names = range(plan["size"])
-        named = [(f"tenant-{i}", f"{each}") if each % 2 else ("default", f"{each}/{i}") for i in names]
+        named = [(f"tenant-{i}", f"{number}") if number % 2 else ("default", f"{number}/{i}") for i in names]
         if index:
             named.reverse()
         items = [{"job_type": NOOP, "tenant": tenant, "idempotency_key": key} for tenant, key in named]

@@ -31,7 +31,7 @@ def create_jobs() -> list[str]:
     for _ in range(GROUPS):
         mode, on_failure, laned = next(shapes)
         ids += create_group(mode, on_failure, [next(lanes) if laned else None for _ in range(PLACES)])
-    return [str(each) for each in ids]
+    return [str(job_id) for job_id in ids]
 
 
 def create_group(mode: str, on_failure: str, targets: list[str | None]) -> list[UUID]:

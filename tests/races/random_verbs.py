@@ -55,7 +55,7 @@ def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]
 
 class RandomVerbs:
     def __init__(self, chance: random.Random, job_ids: Sequence[str]) -> None:
-        self.chance, self.job_ids = chance, [UUID(each) for each in job_ids]
+        self.chance, self.job_ids = chance, [UUID(job_id) for job_id in job_ids]
         self.actor = actors.make_worker_actor(f"race-{os.getpid()}")
         self.person = actors.Actor(actors.ActorKind.USER, f"person-{os.getpid()}")
         self.taker = JobClaimer(self.actor.name)
@@ -69,8 +69,8 @@ class RandomVerbs:
         self.groups_finished: list[tuple[str, int]] = []
 
     def ledger(self) -> dict[str, Any]:
-        told = ("calls", "refusals", "unexpected", "recorded", "groups_finished")
-        return {name: getattr(self, name) for name in told}
+        document = ("calls", "refusals", "unexpected", "recorded", "groups_finished")
+        return {name: getattr(self, name) for name in document}
 
     def attempt(self, action: Callable[[], None]) -> None:
         self.calls[action.__name__] += 1
@@ -124,8 +124,8 @@ class RandomVerbs:
     def complete(self) -> None:
         """One, or all that is held at once; and at times the same word again, as after a lost reply."""
         held = list(self.leases.values())
-        some = held if self.chance.random() < 0.3 else held[:1]
-        ends = [JobResult(each.job_id, each.token, self._outcome(), each.group_id) for each in some]
+        chunk = held if self.chance.random() < 0.3 else held[:1]
+        ends = [JobResult(item.job_id, item.token, self._outcome(), item.group_id) for item in chunk]
         for job_id, verdict in finish(ends, actor=self.actor).items():
             self._released(job_id, verdict)
         self.last = ends[-1]
@@ -199,4 +199,4 @@ class RandomVerbs:
 
 def _our_frames(error: Exception) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    return " ← ".join(f"{each.name}:{each.lineno}" for each in reversed(frames) if "/engine/" in each.filename)
+    return " ← ".join(f"{frame.name}:{frame.lineno}" for frame in reversed(frames) if "/engine/" in frame.filename)

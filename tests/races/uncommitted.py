@@ -55,4 +55,4 @@ def seen() -> list[str]:
 
 
 def claimed() -> list[str]:
-    return [str(each.id) for each in JobClaimer("looker").take([1])]
+    return [str(claim.id) for claim in JobClaimer("looker").take([1])]

@@ -90,9 +90,9 @@ def test_without_a_policy_every_lease_is_granted(remote: RemoteClient) -> None:
 def test_a_heartbeat_keeps_such_a_lease(remote: RemoteClient) -> None:
     lease = ask(remote, constraints={"cpu_heavy": True}, priority="HIGH", expected_duration_sec=5).json()
     Lease.objects.update(expires_at=Now() + timedelta(seconds=1))
-    told = remote.send_heartbeat(lease).json()
-    assert told["lease_expires_at"] > lease["lease_expires_at"]
-    assert (told["cancel_requested"], told["cancel_mode"]) == (False, "")
+    document = remote.send_heartbeat(lease).json()
+    assert document["lease_expires_at"] > lease["lease_expires_at"]
+    assert (document["cancel_requested"], document["cancel_mode"]) == (False, "")
 
 
 def test_a_lease_that_was_released_cannot_be_kept(remote: RemoteClient) -> None:
@@ -111,7 +111,7 @@ def test_somebody_else_s_lease_is_not_there(remote: RemoteClient, tenant: str | 
 
 
 @pytest.mark.parametrize(
-    ("said", "loc"),
+    ("fields", "loc"),
     [
         ({"addon_id": None}, "addon_id"),
         ({"addon_id": 5}, "addon_id"),
@@ -123,8 +123,8 @@ def test_somebody_else_s_lease_is_not_there(remote: RemoteClient, tenant: str | 
         ({"payload": {}}, "payload"),
     ],
 )
-def test_a_request_that_makes_no_sense_names_the_field(remote: RemoteClient, said: dict[str, Any], loc: str) -> None:
-    assert read_error_locations(ask(remote, **said)) == [["body", loc]]
+def test_a_request_that_makes_no_sense_names_the_field(remote: RemoteClient, fields: dict[str, Any], loc: str) -> None:
+    assert read_error_locations(ask(remote, **fields)) == [["body", loc]]
 
 
 def test_a_request_for_another_tenant_is_refused(remote: RemoteClient) -> None:

@@ -52,8 +52,8 @@ def crew(fleet: Fleet) -> Iterator[RemoteWorkers]:
 
 def submit(number: int = 0, *, job_type: str = "remote.work", **fields: Any) -> UUID:
     payload = {"number": number, **fields.pop("payload", {})}
-    said = {"addon_id": ADDON, "job_type": job_type, "payload": payload, **fields}
-    return remote.submit(said, actor=PYTHON)[0].pk
+    output = {"addon_id": ADDON, "job_type": job_type, "payload": payload, **fields}
+    return remote.submit(output, actor=PYTHON)[0].pk
 
 
 def started(crew: RemoteWorkers, job_id: UUID) -> bool:
@@ -72,10 +72,10 @@ def test_a_worker_does_its_jobs_with_no_local_worker_at_all(crew: RemoteWorkers,
     ids = [submit(number, target="book-1") for number in range(3)]
     worker(crew, crew.start_server())
     wait_until_all_ended(60, crew.fleet)
-    assert [(get_job(each).status, get_job(each).run.artifacts) for each in ids] == [
+    assert [(get_job(job_id).status, get_job(job_id).run.artifacts) for job_id in ids] == [
         (Status.COMPLETED, {"result": number}) for number in range(3)
     ]
-    assert [UUID(each.job) for each in crew.fleet.ledger.list_calls()] == ids
+    assert [UUID(call.job) for call in crew.fleet.ledger.list_calls()] == ids
 
 
 @each_example
@@ -117,7 +117,7 @@ def test_a_remote_worker_killed_mid_job_is_recovered_like_a_local_one(
     assert ended.data["pid"] == doomed.pid
     assert (get_job(first).run.status, get_job(first).run.error) == (Status.FAILED, "lease expired")
     assert f":{heir.name}#0" in get_job(second.pk).run.worker
-    assert [each.attempt for each in crew.fleet.ledger.list_calls()] == [1, 2]
+    assert [call.attempt for call in crew.fleet.ledger.list_calls()] == [1, 2]
 
 
 def test_a_remote_worker_frozen_past_its_lease_changes_nothing(crew: RemoteWorkers, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_answers_that_get_lost_are_asked_for_again_and_every_job_runs_once(crew:
         worker(crew, proxy.url)
         wait_until_all_ended(60, crew.fleet)
         wait_until(lambda: (proxy.lost["start"], proxy.lost["complete"]) == (5, 5), what=lambda: str(proxy.lost))
-    assert Counter(each.job for each in crew.fleet.ledger.list_calls()) == Counter(map(str, ids))
+    assert Counter(call.job for call in crew.fleet.ledger.list_calls()) == Counter(map(str, ids))
     assert set(Job.objects.values_list("status", flat=True)) == {Status.COMPLETED}
     assert JobEvent.objects.filter(kind=EventKind.RUNNING).count() == 5
 
@@ -214,9 +214,9 @@ def test_the_same_call_again_gets_the_same_answer_to_the_letter(crew: RemoteWork
         assert caller.post(f"/queue/jobs/{job_id}/start", who) == lease
         end = {"lease_id": caller.parse(lease)["lease_id"], "state": "DONE"}
         assert caller.post(f"/queue/jobs/{job_id}/complete", end) is None
-        told = caller.post(f"/queue/jobs/{job_id}/complete", end)
-        assert caller.post(f"/queue/jobs/{job_id}/complete", end) == told
-    assert caller.parse(told)["state"] == "DONE"
+        response = caller.post(f"/queue/jobs/{job_id}/complete", end)
+        assert caller.post(f"/queue/jobs/{job_id}/complete", end) == response
+    assert caller.parse(response)["state"] == "DONE"
     assert JobEvent.objects.filter(job_id=job_id, kind=EventKind.COMPLETED).count() == 1
 
 

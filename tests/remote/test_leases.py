@@ -103,7 +103,7 @@ CALLS: dict[str, Callable[[RemoteClient, Lease], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("lease_of", FOREIGN, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("lease_of", FOREIGN, ids=lambda function: function.__name__)
 def test_a_lease_that_is_not_one_s_own_is_404_and_changes_nothing(
     remote: RemoteClient, lease_of: Any, call: str
 ) -> None:
@@ -115,13 +115,13 @@ def test_a_lease_that_is_not_one_s_own_is_404_and_changes_nothing(
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("lease_of", STALE, ids=lambda each: each.__name__)
+@pytest.mark.parametrize("lease_of", STALE, ids=lambda function: function.__name__)
 def test_a_lease_that_is_over_is_409_and_changes_nothing(remote: RemoteClient, lease_of: Any, call: str) -> None:
     who, lease = lease_of(remote)
     before = stored()
     refused = CALLS[call](who, lease)
-    told = (200, None) if (lease_of, call) in ITS_OWN_WORD else (409, "lease_lost")
-    assert (refused.status_code, refused.json().get("code")) == told
+    expected = (200, None) if (lease_of, call) in ITS_OWN_WORD else (409, "lease_lost")
+    assert (refused.status_code, refused.json().get("code")) == expected
     assert stored() == before
 
 
@@ -186,7 +186,7 @@ def test_a_slot_has_one_job_at_a_time(remote: RemoteClient) -> None:
     remote.start(other)
 
 
-@pytest.mark.parametrize("status", [each for each in Status if each not in (Status.DISPATCHING, Status.RUNNING)])
+@pytest.mark.parametrize("status", [status for status in Status if status not in (Status.DISPATCHING, Status.RUNNING)])
 def test_only_what_was_offered_can_be_started(remote: RemoteClient, status: Status) -> None:
     from tests.factories import job_in
 

@@ -32,9 +32,9 @@ def test_a_job_is_submitted_offered_started_kept_and_completed(remote: RemoteCli
     shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
     assert (shown["state"], shown["lease_id"], shown["pid"]) == ("RUNNING", lease["lease_id"], 4711)
     assert remote.send_heartbeat(lease, progress=0.5, message="half").json()["cancel_requested"] is False
-    told = remote.complete(lease, artifacts={"result": 42})
-    assert told.status_code == 200
-    assert (told.json()["state"], told.json()["lease_id"]) == ("DONE", None)
+    response = remote.complete(lease, artifacts={"result": 42})
+    assert response.status_code == 200
+    assert (response.json()["state"], response.json()["lease_id"]) == ("DONE", None)
     run = JobRun.objects.get(job_id=job_id)
     assert (run.status, run.exit_code, run.artifacts) == (Status.COMPLETED, 0, {"result": 42})
     assert list_event_kinds(get_job(job_id)) == ["SUBMITTED", "DISPATCHING", "RUNNING", "COMPLETED"]
@@ -49,7 +49,7 @@ def test_the_owner_names_token_worker_and_slot(remote: RemoteClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "said", "ended", "reason", "exit_code"),
+    ("state", "fields", "ended", "reason", "exit_code"),
     [
         ("DONE", {}, Status.COMPLETED, "", 0),
         ("DONE", {"exit_code": 3}, Status.COMPLETED, "", 3),
@@ -59,10 +59,10 @@ def test_the_owner_names_token_worker_and_slot(remote: RemoteClient) -> None:
     ],
 )
 def test_a_job_ends_as_its_worker_says(
-    remote: RemoteClient, state: str, said: dict[str, Any], ended: Status, reason: str, exit_code: int
+    remote: RemoteClient, state: str, fields: dict[str, Any], ended: Status, reason: str, exit_code: int
 ) -> None:
     lease = remote.start_new_job(max_retries=0)
-    assert remote.complete(lease, state, **said, artifacts={"x": 1}).json()["state"] == state
+    assert remote.complete(lease, state, **fields, artifacts={"x": 1}).json()["state"] == state
     done = get_job(lease)
     assert (done.status, done.status_reason) == (ended, reason)
     assert (done.run.exit_code, done.run.artifacts) == (exit_code, {"x": 1})
@@ -83,9 +83,9 @@ def test_a_failure_is_retried_as_a_new_job_like_any_other(remote: RemoteClient) 
 def test_what_comes_with_a_beat_is_kept(remote: RemoteClient) -> None:
     lease = remote.start_new_job()
     lines = [{"level": "WARNING", "message": "look", "at": "2030-01-01T00:00:00Z"}, {"message": "and look"}]
-    said = {"progress": 0.25, "message": "a quarter", "tokens_used": 7, "checkpoint": {"page": 1}, "logs": lines}
+    fields = {"progress": 0.25, "message": "a quarter", "tokens_used": 7, "checkpoint": {"page": 1}, "logs": lines}
     before = get_job(lease).lease_expires_at
-    assert remote.send_heartbeat(lease, **said).status_code == 200
+    assert remote.send_heartbeat(lease, **fields).status_code == 200
     now = get_job(lease)
     assert (now.progress, now.progress_message, now.tokens_used, now.checkpoint) == (0.25, "a quarter", 7, {"page": 1})
     assert now.lease_expires_at > before
@@ -107,11 +107,11 @@ def test_tokens_are_counted_in_all_and_never_backwards(remote: RemoteClient) -> 
 def test_past_its_token_limit_a_job_ends_failed_whatever_is_said(remote: RemoteClient, state: str) -> None:
     lease = remote.start_new_job(token_limit=100)
     assert remote.send_heartbeat(lease, tokens_used=100).json()["cancel_requested"] is False
-    told = remote.send_heartbeat(lease, tokens_used=101).json()
-    assert (told["cancel_requested"], told["cancel_mode"]) == (True, "CANCEL")
+    document = remote.send_heartbeat(lease, tokens_used=101).json()
+    assert (document["cancel_requested"], document["cancel_mode"]) == (True, "CANCEL")
     for _again in range(2):
-        said = remote.release(lease, hand_back=True) if state == "hand_back" else remote.complete(lease, state)
-        assert said.status_code == 200, said.content
+        response = remote.release(lease, hand_back=True) if state == "hand_back" else remote.complete(lease, state)
+        assert response.status_code == 200, response.content
     ended = get_job(lease)
     assert (ended.status, ended.status_reason) == (Status.FAILED, "token limit exceeded")
     assert JobEvent.objects.get(job_id=ended.pk, kind=EventKind.FAILED).data["cause"] == Cause.TOKEN_LIMIT
@@ -130,8 +130,8 @@ def test_a_stop_request_reaches_the_worker_and_is_answered(
 ) -> None:
     lease = remote.start_new_job()
     verb(lease["job_id"])
-    told = remote.send_heartbeat(lease, checkpoint=[1]).json()
-    assert (told["cancel_requested"], told["cancel_mode"]) == (True, mode)
+    document = remote.send_heartbeat(lease, checkpoint=[1]).json()
+    assert (document["cancel_requested"], document["cancel_mode"]) == (True, mode)
     assert remote.complete(lease, state, artifacts={"half": 1}).json()["state"] == state
     assert (get_job(lease).status, get_job(lease).run.artifacts) == (ended, {"half": 1})
 
@@ -196,8 +196,8 @@ def test_a_job_that_was_asked_to_stop_and_is_handed_back_stops(remote: RemoteCli
 
 def test_a_job_s_lease_is_not_released_like_an_admission(remote: RemoteClient) -> None:
     lease = remote.start_new_job()
-    for said in ({}, {"hand_back": False}):
-        refused = remote.release(lease, **said)
+    for text in ({}, {"hand_back": False}):
+        refused = remote.release(lease, **text)
         assert (refused.status_code, refused.json()["code"]) == (409, "report_with_complete")
     assert get_job(lease).status == Status.RUNNING
 
@@ -217,8 +217,8 @@ def test_an_end_is_not_lost_over_an_odd_result(remote: RemoteClient) -> None:
     lease, deep = remote.start_new_job(max_retries=0), []
     for _ in range(100):
         deep = [deep]
-    told = remote.complete(lease, "FAILED", error="x" * 200_000, artifacts={"deep": deep, "result": 1})
-    assert told.status_code == 200, told.content
+    response = remote.complete(lease, "FAILED", error="x" * 200_000, artifacts={"deep": deep, "result": 1})
+    assert response.status_code == 200, response.content
     ended = get_job(lease)
     assert (len(ended.run.error), len(ended.status_reason), ended.run.artifacts["result"]) == (64_000, 500, 1)
 

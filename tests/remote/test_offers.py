@@ -67,7 +67,7 @@ def test_a_token_of_all_tenants_is_offered_those_of_all() -> None:
 def test_local_jobs_are_not_offered_and_remote_ones_not_claimed(remote: RemoteClient) -> None:
     local = job_services.enqueue(SAMPLE_TYPE, {"text": "x"}, addon_id="visuals")
     there = remote.submit()
-    assert [each.id for each in claim_local()] == [local.pk]
+    assert [claim.id for claim in claim_local()] == [local.pk]
     assert remote.poll_ids() == [there]
 
 
@@ -159,11 +159,11 @@ def test_what_stands_behind_thousands_of_a_full_type_is_found(
 
 def test_a_tenant_behind_thousands_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.engine.sql.candidates.WINDOW", 5)
-    crowd, few = (RemoteClient(ApiClient("work", "submit", tenant=name)) for name in ("acme", "globex"))
+    crowd, baseline = (RemoteClient(ApiClient("work", "submit", tenant=name)) for name in ("acme", "globex"))
     for _ in range(20):
         crowd.submit()
-    wanted = few.submit()
-    assert few.poll_ids() == [wanted]
+    wanted = baseline.submit()
+    assert baseline.poll_ids() == [wanted]
 
 
 class NeverIndexing:
@@ -274,9 +274,9 @@ def test_a_kick_offers_nothing_to_who_is_gone(remote: RemoteClient) -> None:
 
 def test_a_kick_reaches_its_own_tenant_only() -> None:
     ours, theirs = (RemoteClient(ApiClient("work", "submit", "operate", tenant=name)) for name in ("acme", "globex"))
-    for each in (ours, theirs):
-        each.poll()
-        each.submit()
+    for request in (ours, theirs):
+        request.poll()
+        request.submit()
     assert ours.api.post(f"{QUEUE}/kick").json() == {"dispatched": 1}
     assert set(Job.objects.filter(status=Status.DISPATCHING).values_list("tenant", flat=True)) == {"acme"}
     assert ApiClient("operate", tenant=None).post(f"{QUEUE}/kick").json() == {"dispatched": 1}
@@ -312,5 +312,5 @@ def test_an_idle_poll_writes_nothing(remote: RemoteClient) -> None:
     remote.poll()
     with CaptureQueriesContext(connection) as said:
         assert remote.poll() == []
-    written = [each["sql"] for each in said if not each["sql"].lstrip().startswith("SELECT")]
+    written = [item["sql"] for item in said if not item["sql"].lstrip().startswith("SELECT")]
     assert written == []

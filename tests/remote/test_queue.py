@@ -35,7 +35,7 @@ WORDS = {
 
 
 def test_everything_that_can_be_said_is_kept(remote: RemoteClient) -> None:
-    said = {
+    fields = {
         "cost_units": 30,
         "priority": "HIGH",
         "constraints": {"cpu_heavy": True, "disk_write_heavy": False, "network_heavy": False},
@@ -48,9 +48,9 @@ def test_everything_that_can_be_said_is_kept(remote: RemoteClient) -> None:
         "target": "book-1",
     }
     start = {"earliest_start_at": "2030-12-28T23:00:00+01:00"}
-    job_id = remote.submit(**said, **start, resource="gpu", token_limit=5, max_retries=1)
+    job_id = remote.submit(**fields, **start, resource="gpu", token_limit=5, max_retries=1)
     shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
-    assert {name: shown[name] for name in said} == {**said, "priority": 75}
+    assert {name: shown[name] for name in fields} == {**fields, "priority": 75}
     assert shown["next_earliest_start_at"] == "2030-12-28T22:00:00Z"
     kept = get_job(job_id)
     assert (kept.remote, kept.resource, kept.token_limit, kept.max_retries) == (True, "gpu", 5, 1)
@@ -114,15 +114,15 @@ def test_a_start_has_the_documented_fields(remote: RemoteClient) -> None:
 def test_lists_can_be_of_one_state(remote: RemoteClient, state: str) -> None:
     made = {status: str(job_in(status).pk) for status in Status}
     listed = remote.api.list_all(f"{QUEUE}/jobs?state={state}", 1)
-    assert {each["job_id"] for each in listed} == {made[status] for status, word in WORDS.items() if word == state}
-    assert {each["state"] for each in listed} == {state}
+    assert {item["job_id"] for item in listed} == {made[status] for status, word in WORDS.items() if word == state}
+    assert {item["state"] for item in listed} == {state}
 
 
 def test_lists_are_newest_first_and_of_one_addon_if_asked(remote: RemoteClient) -> None:
     first, second = remote.submit(), remote.submit()
     third = RemoteClient(remote.api, addon="sounds").submit()
-    assert [each["job_id"] for each in remote.api.list_all(f"{QUEUE}/jobs", 2)] == [str(third), str(second), str(first)]
-    assert [each["job_id"] for each in remote.api.list_all(f"{QUEUE}/jobs?addon_id=sounds", 2)] == [str(third)]
+    assert [job["job_id"] for job in remote.api.list_all(f"{QUEUE}/jobs", 2)] == [str(third), str(second), str(first)]
+    assert [job["job_id"] for job in remote.api.list_all(f"{QUEUE}/jobs?addon_id=sounds", 2)] == [str(third)]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_lists_are_newest_first_and_of_one_addon_if_asked(remote: RemoteClient) 
 )
 def test_what_waits_is_cancelled_and_what_runs_is_asked(remote: RemoteClient, status: Status, state: str) -> None:
     there = job_in(status)
-    told = remote.api.post(f"{QUEUE}/jobs/{there.pk}/cancel", {"reason": "not needed"})
-    assert (told.status_code, told.json()["state"], told.json()["reason"]) == (200, state, "not needed")
+    response = remote.api.post(f"{QUEUE}/jobs/{there.pk}/cancel", {"reason": "not needed"})
+    assert (response.status_code, response.json()["state"], response.json()["reason"]) == (200, state, "not needed")
     assert get_job(there.pk).cancel_requested == (status == Status.RUNNING)
 
 
@@ -219,11 +219,11 @@ WRONG: list[tuple[str, dict[str, Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("where", "said", "loc"), WRONG, ids=str)
+@pytest.mark.parametrize(("where", "fields", "loc"), WRONG, ids=str)
 def test_what_makes_no_sense_names_the_field_and_changes_nothing(
-    remote: RemoteClient, where: str, said: dict[str, Any], loc: list[Any]
+    remote: RemoteClient, where: str, fields: dict[str, Any], loc: list[Any]
 ) -> None:
-    path, body = where, said
+    path, body = where, fields
     if where in ("start", "complete", "heartbeat", "release"):
         lease = remote.start_new_job()
         waiting = remote.submit()
@@ -235,7 +235,7 @@ def test_what_makes_no_sense_names_the_field_and_changes_nothing(
             "release": f"{LEASE}/{lease['lease_id']}/release",
         }[where]
         if where == "complete" and loc != ["lease_id"]:
-            body = {"lease_id": lease["lease_id"], **said}
+            body = {"lease_id": lease["lease_id"], **fields}
     before = {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}
     refused = remote.api.client.post(
         f"/api{path}", json.dumps(body), content_type="application/json", headers=remote.api.headers

@@ -64,40 +64,40 @@ class Poller(threading.Thread):
 def drain(crew: RemoteWorkers, sabotage: str = "") -> tuple[int, list[Poller]]:
     """All of them over all servers. Returns the largest number of active jobs that was ever seen."""
     for number in range(JOBS):
-        said: dict[str, Any] = {"addon_id": ADDON, "job_type": "remote.work", "payload": {"number": number}}
-        remote.submit(said, actor=PYTHON)
+        fields: dict[str, Any] = {"addon_id": ADDON, "job_type": "remote.work", "payload": {"number": number}}
+        remote.submit(fields, actor=PYTHON)
     urls = [crew.start_server(settings=LIMITED, sabotage=sabotage) for _ in range(SERVERS)]
     done = threading.Event()
     pollers = [Poller(number, urls[number % SERVERS], crew.token, done) for number in range(POLLERS)]
     for poller in pollers:
         poller.start()
-    most = 0
+    peak = 0
 
     def is_drained() -> bool:
-        nonlocal most
-        most = max(most, Job.objects.active().count())
-        return not Job.objects.exclude(status=Status.COMPLETED).exists() or any(each.failure for each in pollers)
+        nonlocal peak
+        peak = max(peak, Job.objects.active().count())
+        return not Job.objects.exclude(status=Status.COMPLETED).exists() or any(poller.failure for poller in pollers)
 
     wait_until(is_drained, 90, crew.logs)
     done.set()
     for poller in pollers:
         poller.join()
-    assert [each.failure for each in pollers if each.failure] == []
-    return most, pollers
+    assert [poller.failure for poller in pollers if poller.failure] == []
+    return peak, pollers
 
 
 def test_no_number_of_servers_and_pollers_exceeds_a_limit(crew: RemoteWorkers) -> None:
-    most, pollers = drain(crew)
-    assert most <= LIMIT
-    assert sum((each.statuses for each in pollers), Counter())[200] == JOBS
-    assert set().union(*(each.statuses for each in pollers)) <= {200, 409}
+    peak, pollers = drain(crew)
+    assert peak <= LIMIT
+    assert sum((poller.statuses for poller in pollers), Counter())[200] == JOBS
+    assert set().union(*(poller.statuses for poller in pollers)) <= {200, 409}
     assert JobRun.objects.filter(status=Status.COMPLETED).count() == JOBS
 
 
 @pytest.mark.pg_only  # on SQLite there is only one writer at a time: a count cannot grow old
 def test_offers_that_are_counted_without_a_lock_exceed_it(crew: RemoteWorkers) -> None:
-    most, _ = drain(crew, sabotage="unlocked_limits")
-    assert most > LIMIT
+    peak, _ = drain(crew, sabotage="unlocked_limits")
+    assert peak > LIMIT
 
 
 @pytest.mark.django_db(transaction=True)
@@ -139,7 +139,7 @@ def test_one_slot_gets_one_of_many_jobs(settings: Any) -> None:
 
 def _all_at_once(target: Any, threads: int) -> None:
     running = [threading.Thread(target=target, args=(number,)) for number in range(threads)]
-    for each in running:
-        each.start()
-    for each in running:
-        each.join()
+    for item in running:
+        item.start()
+    for item in running:
+        item.join()

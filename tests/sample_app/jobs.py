@@ -145,10 +145,10 @@ def count(ctx: Any, upto: int, pace: float = STEP_SEC) -> int:
 
 
 @job("sample.tokens")
-def tokens(ctx: Any, each: int, times: int) -> int:
+def tokens(ctx: Any, amount: int, times: int) -> int:
     with record_call(ctx, "sample.tokens"):
         for _ in range(times):
-            ctx.use_tokens(each)
+            ctx.use_tokens(amount)
         return int(ctx.tokens_used)
 
 
@@ -198,13 +198,13 @@ def late(ctx: Any, gate: str) -> str:
     """Waits for the file of this very claim, deaf to stops, then writes all that a handler can write."""
     with record_call(ctx, "sample.late"):
         _await(Path(f"{gate}.{ctx.fence}"))
-        told = f"claim {ctx.fence}"
-        ctx.progress(ctx.fence, 10, told)
-        ctx.checkpoint({"said by": told})
+        text = f"claim {ctx.fence}"
+        ctx.progress(ctx.fence, 10, text)
+        ctx.checkpoint({"said by": text})
         ctx.use_tokens(ctx.fence)
-        ctx.log.warning("said by %s", told)
+        ctx.log.warning("said by %s", text)
         record("written", job=str(ctx.job_id), fence=ctx.fence)
-        return told
+        return text
 
 
 def _await(path: Path) -> None:

@@ -28,9 +28,9 @@ def record(event: str, **facts: Any) -> None:
 @contextmanager
 def record_call(ctx: Any, job_type: str, **facts: Any) -> Iterator[None]:
     """A start and an end; an end is missing only if the process was killed."""
-    told = {"job": str(ctx.job_id), "type": job_type, "fence": ctx.fence, "attempt": ctx.attempt, **facts}
-    record("start", **told)
+    fields = {"job": str(ctx.job_id), "type": job_type, "fence": ctx.fence, "attempt": ctx.attempt, **facts}
+    record("start", **fields)
     try:
         yield
     finally:
-        record("end", **told)
+        record("end", **fields)

@@ -43,7 +43,7 @@ def add(client: Client, **data: str) -> Any:
 
 def errors(response: Any) -> dict[str, str]:
     assert response.status_code == 200
-    return {name: " ".join(told) for name, told in response.context["adminform"].form.errors.items()}
+    return {name: " ".join(error) for name, error in response.context["adminform"].form.errors.items()}
 
 
 def verb_url(row: Schedule, verb: str) -> str:
@@ -201,9 +201,9 @@ def test_each_verb_takes_its_own_permission_as_an_action_and_as_a_button(verb: s
     client = log_in(create_reader("operator", f"{verb}_schedule"))
     others = log_in(create_reader("another", *(f"{other}_schedule" for other in VERBS if other != verb)))
     assert others.post(verb_url(rows[0], verb)).status_code == 403
-    assert [each.name for each, _url in client.get(get_page_url(rows[0])).context["buttons"]] == [verb]
-    told = read_messages(run_action(client, verb, rows[:1], reason="as agreed"))
-    assert f"1 schedule {VERBS[verb]}" in told
+    assert [item.name for item, _url in client.get(get_page_url(rows[0])).context["buttons"]] == [verb]
+    messages = read_messages(run_action(client, verb, rows[:1], reason="as agreed"))
+    assert f"1 schedule {VERBS[verb]}" in messages
     assert client.post(verb_url(rows[1], verb)).status_code == 302
     assert client.get(verb_url(rows[1], verb)).status_code == 405
     if verb == "trigger":
@@ -219,9 +219,9 @@ def test_a_verb_that_cannot_says_why(boss: Client) -> None:
         create_schedule(enabled=False, name="silent"),
         ScheduleFactory.create(job_type="gone", name="broken"),
     )
-    told = read_messages(run_action(boss, "skip", [silent]))
-    assert "0 schedules skip a fire" in told
-    assert "“silent” has no next run to skip" in told
+    messages = read_messages(run_action(boss, "skip", [silent]))
+    assert "0 schedules skip a fire" in messages
+    assert "“silent” has no next run to skip" in messages
     assert "gone" in read_messages(run_action(boss, "trigger", [broken]))
 
 
@@ -256,11 +256,11 @@ def test_deleting_goes_through_the_services_and_lists_no_fires(boss: Client) -> 
     row, other = create_due_schedule(), create_due_schedule()
     fire_due(NOON)
     url = get_page_url(row).replace("/change/", "/delete/")
-    few = queries_of(boss, url)
+    baseline = queries_of(boss, url)
     ScheduleFire.objects.bulk_create(
         [ScheduleFire(schedule=row, fire_time=NOON - timedelta(minutes=n)) for n in range(1, 300)]
     )
-    assert queries_of(boss, url) == few
+    assert queries_of(boss, url) == baseline
     assert boss.post(url, {"post": "yes"}).status_code == 302
     run_action(boss, "delete_selected", [other], post="yes")
     assert not Schedule.objects.exists()
@@ -271,6 +271,6 @@ def test_deleting_goes_through_the_services_and_lists_no_fires(boss: Client) -> 
 def test_a_page_takes_as_many_queries_for_many_fires_as_for_few(boss: Client) -> None:
     row = create_due_schedule(misfire_grace_sec=3600)
     fire_due(NOON)
-    few = queries_of(boss, get_page_url(row))
+    baseline = queries_of(boss, get_page_url(row))
     fire_due(NOON + timedelta(minutes=30))
-    assert queries_of(boss, get_page_url(row)) == few
+    assert queries_of(boss, get_page_url(row)) == baseline

@@ -35,8 +35,8 @@ def api() -> ApiClient:
     return ApiClient()
 
 
-def made(api: ApiClient, **said: Any) -> dict[str, Any]:
-    response = api.post("/schedules", {**PLAIN, **said})
+def made(api: ApiClient, **fields: Any) -> dict[str, Any]:
+    response = api.post("/schedules", {**PLAIN, **fields})
     assert response.status_code == 201, response.content
     document: dict[str, Any] = response.json()
     return document
@@ -52,7 +52,7 @@ def test_a_schedule_is_made_read_changed_and_deleted(api: ApiClient) -> None:
     changed = api.patch(path, {"cron": "30 4 * * *", "priority": None}).json()
     assert (changed["cron"], changed["priority"], changed["name"]) == ("30 4 * * *", None, "nightly")
     assert changed["next_fire_at"] != schedule["next_fire_at"]
-    assert [each["id"] for each in api.get("/schedules").json()["items"]] == [schedule["id"]]
+    assert [schedule["id"] for schedule in api.get("/schedules").json()["items"]] == [schedule["id"]]
     assert (api.delete(path).status_code, api.get(path).status_code) == (204, 404)
 
 
@@ -67,12 +67,12 @@ def test_rules_and_templates_in_all_their_forms(api: ApiClient) -> None:
     assert made(api, name="d", every_sec=60.0, cron=None)["every_sec"] == 60
 
 
-@pytest.mark.parametrize(("said", "where"), REFUSED)
-def test_nonsense_is_422_and_names_the_field(said: dict[str, Any], where: list[Any], api: ApiClient) -> None:
-    if any(isinstance(value, float) and value != value for value in said.values()):
-        said = {**said, "every_sec": "NaN"}  # JSON has no such number
+@pytest.mark.parametrize(("fields", "where"), REFUSED)
+def test_nonsense_is_422_and_names_the_field(fields: dict[str, Any], where: list[Any], api: ApiClient) -> None:
+    if any(isinstance(value, float) and value != value for value in fields.values()):
+        fields = {**fields, "every_sec": "NaN"}  # JSON has no such number
     before = dump_tables()["Schedule"]
-    assert read_error_locations(api.post("/schedules", {**PLAIN, "params": {}, **said}))[0] == ["body", *where]
+    assert read_error_locations(api.post("/schedules", {**PLAIN, "params": {}, **fields}))[0] == ["body", *where]
     assert dump_tables()["Schedule"] == before
 
 
@@ -126,7 +126,7 @@ def test_previews_of_a_schedule_and_of_an_expression(api: ApiClient) -> None:
     same = api.get("/schedules/preview?cron=0+3+*+*+*&timezone=Europe/Berlin&count=5").json()["items"]
     assert same == items
     year = api.get("/schedules/preview?cron=30+2+*+*+*&timezone=Europe/Berlin&count=400").json()["items"]
-    notes = [each["note"] for each in year if each["note"]]
+    notes = [item["note"] for item in year if item["note"]]
     assert any("does not exist on this day" in note for note in notes)
     assert any("comes twice on this day" in note for note in notes)
 
@@ -161,7 +161,7 @@ def test_fires_are_listed_latest_first_with_what_became_of_them(api: ApiClient) 
     assert (first["fire_time"], first["job_id"]) == ("2026-06-15T12:00:00Z", str(failed.pk))
     assert (first["outcome"], first["last_job_id"]) == ("QUEUED", str(failed.retried_by.pk))
     assert (skipped["outcome"], "overlap" in skipped["note"]) == ("SKIPPED", True)
-    assert [each["id"] for each in api.list_all(path, 1)] == [each["id"] for each in api.get(path).json()["items"]]
+    assert [item["id"] for item in api.list_all(path, 1)] == [item["id"] for item in api.get(path).json()["items"]]
 
 
 def test_a_broken_row_is_shown_and_previewed_without_a_500(api: ApiClient) -> None:
@@ -182,7 +182,7 @@ def test_a_broken_row_is_shown_and_previewed_without_a_500(api: ApiClient) -> No
 
 def test_lists_are_filtered(api: ApiClient) -> None:
     one, two = made(api, name="one"), made(api, name="two", enabled=False)
-    found = lambda query: [each["id"] for each in api.get(f"/schedules?{query}").json()["items"]]  # noqa: E731
+    found = lambda query: [schedule["id"] for schedule in api.get(f"/schedules?{query}").json()["items"]]  # noqa: E731
     assert found("") == [two["id"], one["id"]]
     assert (found("enabled=true"), found("enabled=false")) == ([one["id"]], [two["id"]])
     assert (found("name=one"), found(f"job_type={TYPE}"), found("job_type=x")) == (
@@ -197,7 +197,7 @@ def test_lists_are_filtered(api: ApiClient) -> None:
 def test_jobs_are_listed_by_their_schedule(api: ApiClient) -> None:
     row = create_due_schedule()
     fire_due(NOON)
-    assert [each["schedule_id"] for each in api.get(f"/jobs?schedule={row.pk}").json()["items"]] == [str(row.pk)]
+    assert [job["schedule_id"] for job in api.get(f"/jobs?schedule={row.pk}").json()["items"]] == [str(row.pk)]
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,23 @@ def test_a_schedule_is_made_and_listed() -> None:
 def test_every_option_arrives_where_it_belongs() -> None:
     JobTemplateFactory.create(name="preset", job_type=TYPE, tenant="acme")
     options = ("--every", "15m", "--anchor", "2026-01-01T00:00:00Z", "--max-fires", 3, "--priority", "HIGH")
-    more = ("--target", "book-1", "--resource", "attic", "--catch-up", "all", "--catch-up-max", 5, "--overlap", "skip")
-    last = ("--grace", "2m", "--jitter", "0", "--fire-time-param", "when", "--disabled", "--tenant", "acme")
-    said = call(
-        *("schedules", "create", "often", "--template", "preset", "--params", '{"x": 1}'), *options, *more, *last
+    others = (
+        "--target",
+        "book-1",
+        "--resource",
+        "attic",
+        "--catch-up",
+        "all",
+        "--catch-up-max",
+        5,
+        "--overlap",
+        "skip",
     )
-    assert (said.code, said.err) == (0, "")
+    last = ("--grace", "2m", "--jitter", "0", "--fire-time-param", "when", "--disabled", "--tenant", "acme")
+    result = call(
+        *("schedules", "create", "often", "--template", "preset", "--params", '{"x": 1}'), *options, *others, *last
+    )
+    assert (result.code, result.err) == (0, "")
     row = Schedule.objects.get()
     assert (row.every_sec, row.anchor_at.isoformat() if row.anchor_at else "") == (900, "2026-01-01T00:00:00+00:00")
     assert (row.max_fires, row.priority, row.target, row.resource) == (3, 75, "book-1", "attic")
@@ -50,12 +61,14 @@ def test_every_option_arrives_where_it_belongs() -> None:
 
 
 def test_params_and_options_may_stand_in_any_order() -> None:
-    said = call("schedules", "add", "--cron", "@daily", "nightly", TYPE, "--priority", 3, "a=1", "--target", "t", "b=2")
-    assert (said.code, Schedule.objects.get().params) == (0, {"a": 1, "b": 2})
+    result = call(
+        "schedules", "add", "--cron", "@daily", "nightly", TYPE, "--priority", 3, "a=1", "--target", "t", "b=2"
+    )
+    assert (result.code, Schedule.objects.get().params) == (0, {"a": 1, "b": 2})
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "text"),
     [
         (("nightly", TYPE), "exactly one of cron"),
         (("nightly", TYPE, "--cron", "61 * * * *"), "bad field: minute"),
@@ -75,10 +88,10 @@ def test_params_and_options_may_stand_in_any_order() -> None:
         (("nightly", TYPE, "--at", "2020-01-01T00:00:00Z"), "has passed"),
     ],
 )
-def test_nonsense_is_exit_code_2_and_one_line(words: tuple[Any, ...], told: str) -> None:
-    said = call("schedules", "add", *words)
-    assert (said.code, said.out, said.err.count("\n")) == (2, "", 1)
-    assert told in said.err
+def test_nonsense_is_exit_code_2_and_one_line(words: tuple[Any, ...], text: str) -> None:
+    result = call("schedules", "add", *words)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert text in result.err
     assert not Schedule.objects.exists()
 
 
@@ -103,8 +116,8 @@ def test_verbs_by_name_and_by_id() -> None:
 
 @pytest.mark.parametrize("verb", ["enable", "disable", "skip-next", "trigger", "delete", "preview", "fires"])
 def test_what_is_not_there_is_exit_code_1(verb: str) -> None:
-    said = call("schedules", verb, "nowhere")
-    assert (said.code, said.err) == (1, "There is no such schedule.\n")
+    result = call("schedules", verb, "nowhere")
+    assert (result.code, result.err) == (1, "There is no such schedule.\n")
 
 
 def test_previews_and_fires() -> None:

@@ -53,7 +53,7 @@ def test_an_interval_is_said_in_its_largest_unit(seconds: int, words: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("typed", "text"),
     [
         ({"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}, "At 09:00 on Monday through Friday"),
         ({"cron": "@monthly"}, "At 00:00 on the first day of every month"),
@@ -75,17 +75,17 @@ def test_an_interval_is_said_in_its_largest_unit(seconds: int, words: str) -> No
     ],
 )
 def test_the_preview_says_what_a_rule_would_do_or_what_is_wrong_with_it(
-    boss: Client, typed: dict[str, str], told: str
+    boss: Client, typed: dict[str, str], text: str
 ) -> None:
     page = preview(boss, **typed)
-    assert told in page
+    assert text in page
     assert "<script" not in page
 
 
 def test_the_preview_shows_five_fires_there_and_in_utc_with_a_note_where_clocks_change(boss: Client) -> None:
     page = preview(boss, cron="30 2 * 3 0L", timezone="Europe/Berlin")  # the last Sunday of March, every year
     assert page.count("<time datetime=") == 10  # there, and how soon
-    assert [page.count(told) for told in ("03:00:00 CEST", " 01:00:00<", "02:30 does not exist on this day")] == [5] * 3
+    assert [page.count(text) for text in ("03:00:00 CEST", " 01:00:00<", "02:30 does not exist on this day")] == [5] * 3
 
 
 def test_without_a_script_the_button_opens_the_preview_as_a_page_and_saves_nothing(boss: Client) -> None:
@@ -130,8 +130,8 @@ def test_the_list_shows_the_rule_in_words_the_last_fires_and_their_outcomes(boss
     )
     fire(row, [Status.COMPLETED, Status.FAILED, None, Status.RUNNING])
     page = boss.get(get_list_url(Schedule)).content.decode()
-    for told in ("At 02:30 every day", "Europe/Berlin", "30 2 * * *", "acme"):
-        assert told in page, told
+    for text in ("At 02:30 every day", "Europe/Berlin", "30 2 * * *", "acme"):
+        assert text in page, text
     assert "The last 4 fires, 1 of them failed" in page
     assert [kind in page for kind in ("jc-run-completed", "jc-run-failed", "jc-run-other", "jc-run-running")] == [
         True
@@ -157,10 +157,10 @@ def test_only_the_last_thirty_fires_are_looked_at(db: Any) -> None:
 
 def test_the_list_takes_as_many_statements_for_many_schedules_and_fires_as_for_few(boss: Client) -> None:
     fire(ScheduleFactory.create(), [Status.COMPLETED])
-    few = queries_of(boss, get_list_url(Schedule))
+    baseline = queries_of(boss, get_list_url(Schedule))
     for row in ScheduleFactory.create_batch(12):
         fire(row, [Status.COMPLETED] * 3)
-    assert queries_of(boss, get_list_url(Schedule)) == few <= 12
+    assert queries_of(boss, get_list_url(Schedule)) == baseline <= 12
 
 
 def test_an_empty_list_says_what_to_do_and_a_filtered_one_how_to_undo_it(boss: Client) -> None:

@@ -31,7 +31,7 @@ def _own_handlers() -> Iterator[None]:
 
 
 def declare(name: str = "report.make", **options: Any) -> None:
-    registry._handlers = {known: each for known, each in registry._handlers.items() if known != name}
+    registry._handlers = {known: handler for known, handler in registry._handlers.items() if known != name}
 
     @job(name, **options)
     def make(pages: int = 1) -> int:
@@ -150,7 +150,7 @@ def test_a_bad_declaration_stops_no_other_and_is_an_error_of_the_system_check() 
 
     declared.sync()
     assert list(Schedule.objects.values_list("name", flat=True)) == ["report.good"]
-    found = [each for each in checks.run_checks(tags=["jobs"]) if each.id == "jobs.E009"]
+    found = [check for check in checks.run_checks(tags=["jobs"]) if check.id == "jobs.E009"]
     assert {name for name in ("bad", "lost", "needy", "good") if f"report.{name}" in str(found)} == {
         "bad",
         "lost",

@@ -96,16 +96,16 @@ REFUSED: list[tuple[dict[str, Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("said", "where"), REFUSED)
-def test_what_makes_no_sense_is_refused_by_name_and_leaves_nothing(said: dict[str, Any], where: list[Any]) -> None:
+@pytest.mark.parametrize(("fields", "where"), REFUSED)
+def test_what_makes_no_sense_is_refused_by_name_and_leaves_nothing(fields: dict[str, Any], where: list[Any]) -> None:
     with pytest.raises(InvalidInput) as refused:
-        services.create({**PLAIN, **said})
+        services.create({**PLAIN, **fields})
     assert refused.value.errors[0]["loc"] == where
     assert not Schedule.objects.exists()
     row = services.create(PLAIN)
     before = dump_tables()
     with pytest.raises(InvalidInput) as refused:
-        services.update(row.pk, said)
+        services.update(row.pk, fields)
     assert refused.value.errors[0]["loc"] == where
     assert dump_tables() == before
 
@@ -307,8 +307,8 @@ def test_deleting_a_schedule_takes_its_history_and_leaves_its_jobs(monkeypatch: 
 class TestPreview:
     def test_it_shows_what_comes_in_its_own_place(self) -> None:
         found = history.preview_cron("0 3 * * *", "Europe/Berlin", 3)
-        assert [f"{each.local:%H:%M}" for each in found] == ["03:00"] * 3
-        assert all(each.fire_at.utcoffset() == timedelta(0) for each in found)
+        assert [f"{item.local:%H:%M}" for item in found] == ["03:00"] * 3
+        assert all(item.fire_at.utcoffset() == timedelta(0) for item in found)
 
     @pytest.mark.parametrize("count", [0, -1, 1001, 1.5, True, "5"])
     def test_the_count_is_bounded(self, count: Any) -> None:
@@ -326,7 +326,7 @@ class TestPreview:
         row = create_due_schedule(NOON)
         services.skip_next(row.pk)
         row.refresh_from_db()
-        assert [each.fire_at for each in history.preview_schedule(row, 2)] == list_minutes(
+        assert [fire.fire_at for fire in history.preview_schedule(row, 2)] == list_minutes(
             NOON + timedelta(minutes=1), 2
         )
 
@@ -336,7 +336,7 @@ class TestPreview:
 
     def test_a_disabled_schedule_shows_what_would_come(self) -> None:
         row = create_schedule(enabled=False, cron="0 3 * * *")
-        assert [f"{each.fire_at:%H:%M}" for each in history.preview_schedule(row, 2)] == ["03:00"] * 2
+        assert [f"{fire.fire_at:%H:%M}" for fire in history.preview_schedule(row, 2)] == ["03:00"] * 2
 
     def test_a_thousand_are_not_too_many_and_the_calendar_may_end(self) -> None:
         assert len(history.preview_cron("*/5 * * * *", "Australia/Lord_Howe", 1000)) == 1000

@@ -66,7 +66,7 @@ class TestPace:
         with CaptureQueriesContext(connection) as captured:
             ticker.pause_sec()
             ticker.tick()
-        return len([each for each in captured if "jobscheduler_schedule" in each["sql"]])
+        return len([statement for statement in captured if "jobscheduler_schedule" in statement["sql"]])
 
     def test_a_housekeeper_that_comes_by_often_asks_the_database_seldom(self) -> None:
         ticker = Ticker()

@@ -28,8 +28,8 @@ Loc = list[str | int]
 Kind = type[JobSchedulerError]
 
 
-def note(**more: Any) -> dict[str, Any]:
-    return {"job_type": NOTE, "params": {"text": "a"}, **more}
+def note(**extra: Any) -> dict[str, Any]:
+    return {"job_type": NOTE, "params": {"text": "a"}, **extra}
 
 
 def anything(value: Any) -> dict[str, Any]:
@@ -151,21 +151,21 @@ def _points_at(refusal: JobSchedulerError, loc: Loc) -> bool:
     return any(error["loc"][: len(loc)] == loc for error in refusal.errors)
 
 
-@pytest.mark.parametrize(("said", "kind", "loc"), CASES)
-def test_a_bad_submission_is_refused_by_field(said: dict[str, Any], kind: Kind, loc: Loc) -> None:
+@pytest.mark.parametrize(("fields", "kind", "loc"), CASES)
+def test_a_bad_submission_is_refused_by_field(fields: dict[str, Any], kind: Kind, loc: Loc) -> None:
     before = dump_tables()
     with pytest.raises(kind) as refusal:
-        job_services.enqueue(**said)
+        job_services.enqueue(**fields)
     assert _points_at(refusal.value, loc)
     assert str(refusal.value).isprintable(), "what somebody sent does not travel on in the message"
     assert dump_tables() == before
 
 
-@pytest.mark.parametrize(("said", "kind", "loc"), CASES)
-def test_a_bad_item_of_a_bulk_is_refused_by_place(said: dict[str, Any], kind: Kind, loc: Loc) -> None:
+@pytest.mark.parametrize(("fields", "kind", "loc"), CASES)
+def test_a_bad_item_of_a_bulk_is_refused_by_place(fields: dict[str, Any], kind: Kind, loc: Loc) -> None:
     before = dump_tables()
     with pytest.raises(kind) as refusal:
-        job_services.enqueue_many([note(), said])
+        job_services.enqueue_many([note(), fields])
     assert _points_at(refusal.value, ["jobs", 1, *loc])
     assert dump_tables() == before
 
@@ -239,8 +239,8 @@ def test_a_bad_reason_of_a_submission_is_refused(reason: str) -> None:
     assert dump_tables() == before
 
 
-def _many(**more: Any) -> Any:
-    return job_services.enqueue_many([note()], **more)
+def _many(**extra: Any) -> Any:
+    return job_services.enqueue_many([note()], **extra)
 
 
 @pytest.mark.parametrize("fresh", ["yes", 1, None, 0])
@@ -267,10 +267,10 @@ def test_a_retry_is_fresh_or_not(fresh: Any) -> None:
 )
 def test_a_move_says_one_place(where: dict[str, Any]) -> None:
     job, other = JobFactory.create(), JobFactory.create()
-    said: dict[str, Any] = {name: other.pk if value == "other" else value for name, value in where.items()}
+    fields: dict[str, Any] = {name: other.pk if value == "other" else value for name, value in where.items()}
     before = dump_tables()
     with pytest.raises(InvalidInput):
-        job_services.move(job.pk, **said)
+        job_services.move(job.pk, **fields)
     assert dump_tables() == before
 
 

@@ -81,8 +81,8 @@ def test_what_is_not_said_comes_from_the_handler_and_then_from_the_settings() ->
     plain = job_services.enqueue(TYPE)
     assert (plain.priority, plain.max_retries, plain.resource, plain.token_limit) == (50, 3, "default", None)
     with override_settings(JOBSCHEDULER={"RETRY_MAX_RETRIES": 9, "TOKEN_LIMIT": 5}):
-        told = job_services.enqueue(TYPE)
-    assert (told.max_retries, told.token_limit) == (9, 5)
+        job = job_services.enqueue(TYPE)
+    assert (job.max_retries, job.token_limit) == (9, 5)
 
 
 def test_a_template_wins_over_the_handler_and_the_submission_over_both() -> None:
@@ -156,7 +156,7 @@ def test_a_bulk_submission_keeps_its_order_and_says_who_made_it() -> None:
         [{"job_type": TYPE, "params": {"n": n}} for n in range(250)], actor=ADA, reason="bulk"
     )
     assert list(Job.objects.in_dispatch_order().values_list("pk", flat=True)) == ids
-    assert [Job.objects.get(pk=each).params["n"] for each in ids[:3]] == [0, 1, 2]
+    assert [Job.objects.get(pk=job_id).params["n"] for job_id in ids[:3]] == [0, 1, 2]
     assert set(JobEvent.objects.values_list("kind", "reason", "actor_name")) == {("SUBMITTED", "bulk", "ada")}
     assert JobEvent.objects.count() == 250
 
@@ -170,7 +170,7 @@ def test_a_bulk_submission_may_mix_everything() -> None:
             {"job_type": TYPE, "hold": True, "tenant": "acme", "tags": ["x"]},
         ]
     )
-    found = [Job.objects.get(pk=each) for each in ids]
+    found = [Job.objects.get(pk=job_id) for job_id in ids]
     assert [job.gate for job in found] == [Gate.LANE, Gate.TIME, Gate.CLOSED]
     assert [list_event_kinds(job) for job in found] == [["SUBMITTED"], ["SUBMITTED"], ["SUBMITTED", "HELD"]]
 
@@ -203,10 +203,10 @@ def test_ten_thousand_jobs_are_one_call_and_no_more_statements_than_a_hundred(fi
             assert len(job_services.enqueue_many(items)) == count
         return len(captured)
 
-    few, many = statements(100), statements(10_000)
+    baseline, many = statements(100), statements(10_000)
     assert Job.objects.count() == 10_100
-    assert few < 12
-    assert many == few
+    assert baseline < 12
+    assert many == baseline
 
 
 VARIED: list[dict[str, Any]] = [
@@ -230,9 +230,9 @@ def test_one_by_one_and_all_at_once_write_the_same_rows() -> None:
     """The statement for one job and the one for many keep the same rules."""
 
     def rows_of(ids: list[Any]) -> list[Any]:
-        rows = [Job.objects.filter(pk=each).values().get() for each in ids]
-        events = [list(JobEvent.objects.filter(job_id=each).order_by("pk").values()) for each in ids]
-        for row in (*rows, *(event for each in events for event in each)):
+        rows = [Job.objects.filter(pk=job_id).values().get() for job_id in ids]
+        events = [list(JobEvent.objects.filter(job_id=item).order_by("pk").values()) for item in ids]
+        for row in (*rows, *(event for item in events for event in item)):
             for name in DECIDED_BY_THE_INSERT & row.keys():
                 row[name] = row[name] is None
         return [*zip(rows, events, strict=True), sorted(LaneMark.objects.values_list("lane_id", flat=True))]
@@ -277,7 +277,7 @@ def test_each_created_job_sends_a_signal_after_the_commit(enqueued: list[dict[st
     item = {"job_type": TYPE, "idempotency_key": "k", "tenant": "acme"}
     assert not job_services.submit(item).created
     ids = job_services.enqueue_many([item, {"job_type": TYPE, "hold": True}])
-    assert [(each["job_id"], each["status"]) for each in enqueued[1:]] == [(ids[1], Status.PENDING)]
+    assert [(item["job_id"], item["status"]) for item in enqueued[1:]] == [(ids[1], Status.PENDING)]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -57,9 +57,9 @@ def test_the_same_key_gives_the_job_as_it_is_now() -> None:
 def test_the_same_key_with_another_body_is_refused(other: dict[str, Any]) -> None:
     job_services.enqueue(TYPE, {"a": 1}, idempotency_key="k")
     before = dump_tables()
-    said: dict[str, Any] = {"job_type": TYPE, "params": {"a": 1}, "idempotency_key": "k", **other}
+    fields: dict[str, Any] = {"job_type": TYPE, "params": {"a": 1}, "idempotency_key": "k", **other}
     with pytest.raises(IdempotencyKeyReused, match="“k”"):
-        job_services.enqueue(**said)
+        job_services.enqueue(**fields)
     assert dump_tables() == before
 
 

@@ -172,7 +172,7 @@ def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: 
             allowed = allowed_actions(facts)
             is_allowed = action in allowed
             assert _buttons(boss, job) == {
-                each for each in allowed if each in JOB_ACTIONS and not is_repeated_stop(each, facts)
+                action for action in allowed if action in JOB_ACTIONS and not is_repeated_stop(action, facts)
             }
             assert _is_foreseen(action, job) == is_allowed
             if action in OPERATOR_VERBS:
@@ -187,9 +187,9 @@ def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: 
             assert dump_tables() == before, "a refusal changed something"
             problem = _ask(api, action, job)
             assert problem.status_code == 409
-            told = problem.json()
-            assert (told["code"], told["detail"]) == (refused.value.code, str(refused.value))
-            assert told["allowed"] == refused.value.allowed == allowed
+            document = problem.json()
+            assert (document["code"], document["detail"]) == (refused.value.code, str(refused.value))
+            assert document["allowed"] == refused.value.allowed == allowed
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
@@ -226,9 +226,9 @@ def test_a_superseded_attempt_answers_with_the_latest_one(action: str) -> None:
     third = _retry_of(second)
     api = ApiClient("operate", "read")
     for named in (job, second):
-        told = _ask(api, action, named).json()
-        assert (told["status"], told["code"], told["tail_id"]) == (409, "superseded", str(third.pk))
-        assert (told["state"], told["allowed"]) == ("RUNNING", [])
+        document = _ask(api, action, named).json()
+        assert (document["status"], document["code"], document["tail_id"]) == (409, "superseded", str(third.pk))
+        assert (document["state"], document["allowed"]) == ("RUNNING", [])
 
 
 def test_the_facts_of_many_jobs_take_as_many_queries_as_those_of_few() -> None:
@@ -241,13 +241,13 @@ def test_the_facts_of_many_jobs_take_as_many_queries_as_those_of_few() -> None:
         return found
 
     _chain_of_three(), _place(1)
-    few = len(jobs())
+    baseline = len(jobs())
     for number in range(5):
         latest = JobFactory.create(failed=True, target=f"lane-{number}")
         for attempt in range(2, 6):
             latest = JobFactory.create(failed=True, target=latest.target, retry_of=latest, attempt=attempt)
         _place(2)
-    assert len(jobs()) > few + 30
+    assert len(jobs()) > baseline + 30
 
 
 def test_the_facts_follow_a_chain_to_its_end() -> None:
@@ -255,10 +255,10 @@ def test_the_facts_follow_a_chain_to_its_end() -> None:
     second = _retry_of(job)
     third = _retry_of(second)
     latest = LatestAttempt(third.pk, Status.RUNNING)
-    assert [gather_facts(each).superseded_by for each in (job, second, third)] == [latest, latest, None]
+    assert [gather_facts(item).superseded_by for item in (job, second, third)] == [latest, latest, None]
     in_backoff = _retry_of(executor.fail(third, retry_in=3600))
     latest = LatestAttempt(in_backoff.pk, Status.QUEUED, in_backoff=True)
-    assert [gather_facts(each).superseded_by for each in (job, second, third)] == [latest] * 3
+    assert [gather_facts(item).superseded_by for item in (job, second, third)] == [latest] * 3
     assert gather_facts(in_backoff).in_backoff
 
 

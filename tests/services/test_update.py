@@ -87,7 +87,7 @@ def test_a_job_that_leaves_its_lane_has_both_lanes_looked_at_again(target: str |
     LaneMark.objects.all().delete()
     job_services.update(job.pk, {"target": target})
     marked = {mark.lane_id for mark in LaneMark.objects.all()}
-    assert marked == {derive_lane_id("default", each) for each in ("book-1", target) if each}
+    assert marked == {derive_lane_id("default", item) for item in ("book-1", target) if item}
     executor.claim(job)
 
 

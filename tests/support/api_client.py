@@ -56,4 +56,4 @@ class ApiClient:
 def read_error_locations(response: Any) -> list[list[Any]]:
     """Where a refusal says that the mistakes are."""
     assert response.status_code == 422, response.content
-    return [each["loc"] for each in response.json()["errors"]]
+    return [error["loc"] for error in response.json()["errors"]]

@@ -44,17 +44,17 @@ class Ledger:
 
     def list_calls(self) -> list[HandlerCall]:
         ends = {_call_key(line): line["at"] for line in self.read_lines("end")}
-        return sorted((_parse_call(line, ends) for line in self.read_lines("start")), key=lambda each: each.start)
+        return sorted((_parse_call(line, ends) for line in self.read_lines("start")), key=lambda call: call.start)
 
 
 def count_most_at_once(stretches: Iterable[HandlerCall]) -> int:
     """The largest number of handlers that ran at one moment."""
-    steps = sorted(step for each in stretches for step in ((each.start, 1), (each.end, -1)))
-    running = most = 0
+    steps = sorted(step for call in stretches for step in ((call.start, 1), (call.end, -1)))
+    running = peak = 0
     for _, step in steps:
         running += step
-        most = max(most, running)
-    return most
+        peak = max(peak, running)
+    return peak
 
 
 def find_overlaps(stretches: Iterable[HandlerCall], key: Callable[[HandlerCall], Hashable]) -> Iterator[str]:
@@ -69,15 +69,15 @@ def group_calls(
     stretches: Iterable[HandlerCall], key: Callable[[HandlerCall], Hashable]
 ) -> dict[Hashable, list[HandlerCall]]:
     found: dict[Hashable, list[HandlerCall]] = defaultdict(list)
-    for each in stretches:
-        found[key(each)].append(each)
+    for call in stretches:
+        found[key(call)].append(call)
     return found
 
 
 def compute_utilization(stretches: list[HandlerCall], slots: int) -> float:
     """Which part of the slots was at work, from the first start until nine tenths had started."""
     begin, end = stretches[0].start, stretches[len(stretches) * 9 // 10].start
-    worked = sum(max(0.0, min(each.end, end) - each.start) for each in stretches)
+    worked = sum(max(0.0, min(call.end, end) - call.start) for call in stretches)
     return worked / ((end - begin) * slots)
 
 

@@ -32,16 +32,16 @@ class RemoteClient:
         return items
 
     def poll_ids(self, limit: int = 10) -> list[UUID]:
-        return [UUID(each["job_id"]) for each in self.poll(limit)]
+        return [UUID(item["job_id"]) for item in self.poll(limit)]
 
-    def try_start(self, job_id: Any, slot: int = 0, **more: Any) -> Any:
-        return self.api.post(f"{QUEUE}/jobs/{job_id}/start", {"worker_id": self.worker, "slot": slot, **more})
+    def try_start(self, job_id: Any, slot: int = 0, **extra: Any) -> Any:
+        return self.api.post(f"{QUEUE}/jobs/{job_id}/start", {"worker_id": self.worker, "slot": slot, **extra})
 
-    def start(self, job_id: Any, slot: int = 0, **more: Any) -> dict[str, Any]:
-        answer = self.try_start(job_id, slot, **more)
+    def start(self, job_id: Any, slot: int = 0, **extra: Any) -> dict[str, Any]:
+        answer = self.try_start(job_id, slot, **extra)
         assert answer.status_code == 200, answer.content
-        told: dict[str, Any] = answer.json()
-        return told
+        document: dict[str, Any] = answer.json()
+        return document
 
     def start_new_job(self, slot: int = 0, **fields: Any) -> dict[str, Any]:
         """A job of its own: submitted, offered and started."""
@@ -49,15 +49,15 @@ class RemoteClient:
         assert job_id in self.poll_ids(500)
         return self.start(job_id, slot)
 
-    def send_heartbeat(self, lease: dict[str, Any], **said: Any) -> Any:
-        return self.api.post(f"{LEASE}/{lease['lease_id']}/heartbeat", said)
+    def send_heartbeat(self, lease: dict[str, Any], **fields: Any) -> Any:
+        return self.api.post(f"{LEASE}/{lease['lease_id']}/heartbeat", fields)
 
-    def complete(self, lease: dict[str, Any], state: str = "DONE", **said: Any) -> Any:
-        body = {"lease_id": lease["lease_id"], "state": state, **said}
+    def complete(self, lease: dict[str, Any], state: str = "DONE", **fields: Any) -> Any:
+        body = {"lease_id": lease["lease_id"], "state": state, **fields}
         return self.api.post(f"{QUEUE}/jobs/{lease['job_id']}/complete", body)
 
-    def release(self, lease: dict[str, Any], **said: Any) -> Any:
-        return self.api.post(f"{LEASE}/{lease['lease_id']}/release", said)
+    def release(self, lease: dict[str, Any], **fields: Any) -> Any:
+        return self.api.post(f"{LEASE}/{lease['lease_id']}/release", fields)
 
 
 def get_job(of: Any) -> Job:

@@ -26,15 +26,15 @@ def note(event: str, **facts: Any) -> None:
 
 def work(facts: dict[str, Any], payload: dict[str, Any], check: Any = lambda: None) -> int:
     """As `sample.work`; and it waits for the file `gate` on its first attempt, if there is one to wait for."""
-    told = {**facts, "lane": payload.get("lane", ""), "pool": payload.get("pool", ""), "number": payload["number"]}
-    note("start", **told)
+    fields = {**facts, "lane": payload.get("lane", ""), "pool": payload.get("pool", ""), "number": payload["number"]}
+    note("start", **fields)
     try:
         time.sleep(payload.get("seconds", 0.0))
         while facts["attempt"] == 1 and "gate" in payload and not Path(payload["gate"]).exists():
             check()
             time.sleep(0.01)
     finally:
-        note("end", **told)
+        note("end", **fields)
     return int(payload["number"])
 
 

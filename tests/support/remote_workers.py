@@ -96,26 +96,26 @@ class RemoteWorkers:
         return f"http://127.0.0.1:{port}/api"
 
     def start_python_worker(self, url: str, *options: str, name: str = "snake") -> ChildProcess:
-        told = ["--url", url, "--addon", ADDON, "--worker-id", name, "--poll-sec", str(POLL_SEC), *options]
-        command = [sys.executable, str(EXAMPLES / "remote_worker.py"), "--handlers", str(HANDLERS), *told]
+        arguments = ["--url", url, "--addon", ADDON, "--worker-id", name, "--poll-sec", str(POLL_SEC), *options]
+        command = [sys.executable, str(EXAMPLES / "remote_worker.py"), "--handlers", str(HANDLERS), *arguments]
         return self._worker(name, command)
 
     def start_shell_worker(self, url: str, *command: str, name: str = "shell") -> ChildProcess:
         program = command or (sys.executable, "-I", str(HANDLERS))
-        told = ["/bin/sh", str(EXAMPLES / "remote_worker.sh"), url, ADDON, *program]
-        return self._worker(name, told, WORKER_ID=name, POLL_SEC=str(POLL_SEC))
+        arguments = ["/bin/sh", str(EXAMPLES / "remote_worker.sh"), url, ADDON, *program]
+        return self._worker(name, arguments, WORKER_ID=name, POLL_SEC=str(POLL_SEC))
 
     def logs(self) -> str:
-        told = "\n".join(f"--- {each.log_path.name}\n{each.output[-6000:]}" for each in self.programs)
-        return f"{told}\n{self.fleet.logs()[-6000:]}"
+        text = "\n".join(f"--- {process.log_path.name}\n{process.output[-6000:]}" for process in self.programs)
+        return f"{text}\n{self.fleet.logs()[-6000:]}"
 
-    def _worker(self, name: str, command: list[str], **more: str) -> ChildProcess:
-        worker = self._start(name, command, {**self.fleet.env, "SCHEDULER_TOKEN": self.token, **more})
+    def _worker(self, name: str, command: list[str], **extra: str) -> ChildProcess:
+        worker = self._start(name, command, {**self.fleet.env, "SCHEDULER_TOKEN": self.token, **extra})
         wait_until(lambda: " started" in worker.output, START_SEC, lambda: worker.output)
         return worker
 
     def _start(self, name: str, command: list[str], env: dict[str, str], **options: Any) -> ChildProcess:
-        number = sum(each.name.startswith(name) for each in self.programs)
+        number = sum(process.name.startswith(name) for process in self.programs)
         program = ChildProcess(f"{name}-{number}" if number else name, command, env, self.fleet.home, **options)
         self.programs.append(program)
         connection.close()  # a test that waits for processes should not keep the database waiting for it

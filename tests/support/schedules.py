@@ -44,7 +44,7 @@ def list_jobs(row: Schedule) -> list[Job]:
 
 
 def list_minutes(first: datetime, number: int) -> list[datetime]:
-    return [first + timedelta(minutes=each) for each in range(number)]
+    return [first + timedelta(minutes=item) for item in range(number)]
 
 
 def require_a_job_per_fire() -> None:

@@ -22,7 +22,7 @@ def dump_tables() -> dict[str, list[dict[str, Any]]]:
 
 def _dump_table(cursor: Any, model: type[Model]) -> list[dict[str, Any]]:
     cursor.execute(f'SELECT * FROM "{model._meta.db_table}" ORDER BY "{model._meta.pk.column}"')
-    columns = [each[0] for each in cursor.description]
+    columns = [column[0] for column in cursor.description]
     return [dict(zip(columns, row, strict=True)) for row in cursor.fetchall()]
 
 

@@ -63,7 +63,7 @@ class Receiver:
 
     @property
     def ids(self) -> list[str]:
-        return [each.id for each in self.seen]
+        return [request.id for request in self.seen]
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -25,19 +25,19 @@ def create_endpoint(url: str = ANYWHERE, *events: str, tenant: str = "default", 
     return services.get(made.pk)
 
 
-def enqueue_job(**said: Any) -> Job:
-    return jobs.enqueue(TYPE, **said)
+def enqueue_job(**fields: Any) -> Job:
+    return jobs.enqueue(TYPE, **fields)
 
 
-def complete_job(**said: Any) -> Job:
-    job = executor.claim(enqueue_job(**said))
+def complete_job(**fields: Any) -> Job:
+    job = executor.claim(enqueue_job(**fields))
     executor.finish(job, Completed({"result": 1}))
     job.refresh_from_db()
     return job
 
 
-def fail_job(**said: Any) -> Job:
-    return executor.fail(executor.claim(enqueue_job(**said)))
+def fail_job(**fields: Any) -> Job:
+    return executor.fail(executor.claim(enqueue_job(**fields)))
 
 
 def fan_out_all() -> int:

@@ -143,13 +143,13 @@ class Fleet:
         env: dict[str, str] | None = None,
         wait: bool = True,
     ) -> WorkerProcess:
-        told = {
+        child_env = {
             **self.env,
             **to_environ(FAST_SETTINGS if settings is None else settings),
             **(env or {}),
             "SABOTAGE": sabotage,
         }
-        worker = WorkerProcess(len(self.workers), options, told, self.home)
+        worker = WorkerProcess(len(self.workers), options, child_env, self.home)
         self.workers.append(worker)
         if wait:
             self.wait_until_started(worker)
@@ -179,8 +179,8 @@ def wait_until(
     deadline = time.monotonic() + seconds
     while not _holds(condition, forgiving):
         if time.monotonic() > deadline:
-            told = what() if callable(what) else what
-            raise AssertionError(f"waited {seconds:g} s in vain: {told}")
+            description = what() if callable(what) else what
+            raise AssertionError(f"waited {seconds:g} s in vain: {description}")
         time.sleep(POLL_SEC)
 
 

@@ -69,11 +69,11 @@ def _wake(entry: Entry, running: int, virtual: int) -> tuple[bool, int]:
     """One turn of the loop: whether the job is started, and the virtual time after it."""
     ahead = running - virtual
     if 0 < ahead <= LATE:  # as usual, or woken a little late: every minute in turn
-        return any(entry.matches(_shown(each)) for each in range(virtual + 1, running + 1)), running
+        return any(entry.matches(_shown(number)) for number in range(virtual + 1, running + 1)), running
     if LATE < ahead <= A_LOT:  # put forward: wildcards for this minute, fixed times for every minute missed
         if entry.is_wild:
             return entry.matches(_shown(running)), running
-        return any(entry.matches(_shown(each)) for each in range(virtual + 1, running + 1)), running
+        return any(entry.matches(_shown(number)) for number in range(virtual + 1, running + 1)), running
     if -A_LOT < ahead <= 0:  # put back: wildcards only, until virtual time is caught up with
         return entry.is_wild and entry.matches(_shown(running)), virtual
     return entry.matches(_shown(running)), running  # a lot: begin anew
@@ -89,7 +89,7 @@ def _shown(minutes: int) -> datetime:
 
 
 def _bits(field: str, low: int, high: int) -> frozenset[int]:
-    return frozenset(each for part in field.split(",") for each in _range(part, low, high))
+    return frozenset(item for part in field.split(",") for item in _range(part, low, high))
 
 
 def _range(part: str, low: int, high: int) -> range:
@@ -109,5 +109,5 @@ def whole_day(zone: ZoneInfo, year: int, month: int, day: int) -> tuple[datetime
     """From noon before to noon after, so that a change at either midnight lies within."""
     noon = datetime(year, month, day, 12, tzinfo=zone)
     return tuple(  # type: ignore[return-value]
-        each.astimezone(UTC).replace(minute=0) for each in (noon - timedelta(days=1), noon + timedelta(days=1))
+        moment.astimezone(UTC).replace(minute=0) for moment in (noon - timedelta(days=1), noon + timedelta(days=1))
     )

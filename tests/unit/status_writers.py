@@ -32,7 +32,7 @@ def _found(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
             yield from ((node, what) for what in _calls(node))
         elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from ((node, f"{ast.unparse(each)} = …") for each in _flat(targets) if _is_status_of_a_job(each))
+            yield from ((node, f"{ast.unparse(item)} = …") for item in _flat(targets) if _is_status_of_a_job(item))
         elif isinstance(node, ast.JoinedStr | ast.Constant) and (what := _sql(node)):
             yield node, what
 

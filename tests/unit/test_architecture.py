@@ -42,7 +42,7 @@ def test_the_scan_reads_the_whole_house() -> None:
 def test_the_scan_sees_the_writers_write() -> None:
     """The same eyes find the moves where they are made."""
     moves = writes_of_status(ENGINE / "transitions.py")
-    assert any("update(status=target" in each for each in moves)
+    assert any("update(status=target" in item for item in moves)
     for name in ("claim", "finish"):
         assert "UPDATE jobscheduler_job" in " ".join(writes_of_status(ENGINE / "sql" / f"{name}.py"))
     assert "INSERT INTO jobscheduler_job" in " ".join(writes_of_status(ENGINE / "sql" / "finish.py"))

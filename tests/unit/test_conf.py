@@ -102,7 +102,7 @@ def test_nothing_configured_means_the_documented_defaults() -> None:
     assert {name: getattr(accepted, name) for name in DEFAULTS} == DEFAULTS
     assert {"password", "token", "secret", "authorization"} <= set(accepted.REDACT_KEYS)
     assert isinstance(accepted.LEGACY_SUNSET, date)
-    assert {each.name for each in fields(Conf)} == {*DEFAULTS, "REDACT_KEYS", "LEGACY_SUNSET"}
+    assert {field.name for field in fields(Conf)} == {*DEFAULTS, "REDACT_KEYS", "LEGACY_SUNSET"}
 
 
 def test_every_default_would_be_accepted_if_it_were_written_down() -> None:
@@ -279,7 +279,7 @@ def test_a_heartbeat_is_not_blamed_for_another_mistake(raw: dict[str, Any]) -> N
 def test_an_absent_scope_is_unlimited(raw: dict[str, Any], limits: list[tuple[str, str, int]]) -> None:
     accepted = read_well({"LIMITS": raw}).LIMITS
     assert list(accepted) == limits
-    assert all(accepted.get_max(scope, key) == most for scope, key, most in limits)
+    assert all(accepted.get_max(scope, key) == maximum for scope, key, maximum in limits)
     assert accepted.get_max("job_type", "unheard of") is None
 
 
@@ -444,4 +444,4 @@ def test_the_addresses_that_a_cluster_announces_for_a_service_of_our_name_are_no
 
 
 def test_every_key_has_a_rule() -> None:
-    assert set(RULES) == {each.name for each in fields(Conf)}
+    assert set(RULES) == {field.name for field in fields(Conf)}

@@ -55,13 +55,13 @@ def found(expression: str, place: str, begin: datetime, end: datetime) -> list[d
 
 
 def told(times: list[datetime], place: str) -> list[str]:
-    return [f"{each.astimezone(ZoneInfo(place)):%d %H:%M %z}" for each in times]
+    return [f"{moment.astimezone(ZoneInfo(place)):%d %H:%M %z}" for moment in times]
 
 
 def test_the_days_of_the_table_are_days_on_which_clocks_change() -> None:
     for place, days in DAYS.items():
         for begin, end in (whole_day(ZoneInfo(place), *day) for day in days):
-            offsets = [each.astimezone(ZoneInfo(place)).utcoffset() for each in (begin, end)]
+            offsets = [item.astimezone(ZoneInfo(place)).utcoffset() for item in (begin, end)]
             assert offsets[0] != offsets[1], place
     assert len(CASES) == 180
 
@@ -92,13 +92,13 @@ def test_due_times_are_those_of_debians_cron(expression: str, place: str, day: t
 def test_the_rules_in_words(expression: str, place: str, day: tuple[int, int, int], expected: list[str]) -> None:
     begin, end = whole_day(ZoneInfo(place), *day)
     times = told(found(expression, place, begin, end), place)
-    assert [each for each in times if each[:2] == f"{day[2]:02}"] == expected
+    assert [moment for moment in times if moment[:2] == f"{day[2]:02}"] == expected
 
 
 def test_the_repeated_half_hour_of_lord_howe_comes_twice_for_what_follows_the_clock() -> None:
     begin, end = whole_day(ZoneInfo("Australia/Lord_Howe"), 2026, 4, 5)
     times = told(found("45 */1 * * *", "Australia/Lord_Howe", begin, end), "Australia/Lord_Howe")
-    assert [each for each in times if each.startswith("05 01:45")] == ["05 01:45 +1100", "05 01:45 +1030"]
+    assert [moment for moment in times if moment.startswith("05 01:45")] == ["05 01:45 +1100", "05 01:45 +1030"]
 
 
 def test_any_expression_in_any_zone_is_as_debians_cron_has_it() -> None:
@@ -141,7 +141,7 @@ def test_a_due_time_is_the_same_from_wherever_one_looks(expression: str, place: 
         times = found(expression, place, begin, end)
         moment = begin - timedelta(seconds=1)
         while moment < end - timedelta(days=1, hours=-13):
-            assert cron.next_after(moment) == next(each for each in times if each > moment), moment
+            assert cron.next_after(moment) == next(item for item in times if item > moment), moment
             moment += timedelta(minutes=7, seconds=13, microseconds=99)
 
 

@@ -133,7 +133,7 @@ def test_what_a_handler_does_not_say_is_left_to_the_settings() -> None:
 
 def test_every_option_is_a_keyword_of_job_that_type_checkers_know() -> None:
     spelled_out = inspect.signature(typing.get_overloads(job)[1]).parameters
-    assert set(spelled_out) - {"name"} == {each.name for each in fields(HandlerOptions)}
+    assert set(spelled_out) - {"name"} == {field.name for field in fields(HandlerOptions)}
 
 
 # what is refused at decoration

@@ -50,8 +50,8 @@ def every_type(
 def refused(func: Callable[..., Any], params: dict[str, Any]) -> list[tuple[list[str | int], str]]:
     with pytest.raises(InvalidParams) as caught:
         Signature(func).validate(params)
-    assert all(each["msg"] for each in caught.value.errors)
-    return [(each["loc"], each["type"]) for each in caught.value.errors]
+    assert all(error["msg"] for error in caught.value.errors)
+    return [(error["loc"], error["type"]) for error in caught.value.errors]
 
 
 # validate

@@ -219,7 +219,7 @@ def test_in_any_situation_a_refusal_lists_exactly_what_is_accepted(status: Statu
             assert list(refused.allowed) == accepted
 
 
-@pytest.mark.parametrize("verb", sorted({each.verb for each in TRANSITIONS} - {"enqueue"}))
+@pytest.mark.parametrize("verb", sorted({item.verb for item in TRANSITIONS} - {"enqueue"}))
 def test_every_verb_can_be_refused_in_a_sentence(verb: str) -> None:
     refused = build_status_refusal(verb, facts(Status.COMPLETED))
     assert refused.message.startswith(f"Job {JOB} is COMPLETED and cannot be ")
@@ -242,14 +242,14 @@ def test_a_dry_run_retries_a_chain_once() -> None:
         JobFacts(uuid4(), Status.FAILED),
     ]
     dry_run = DryRun("retry")
-    refusals = [dry_run.find_refusal(each) for each in named]
-    assert [None if each is None else each.reason for each in refusals] == [
+    refusals = [dry_run.find_refusal(item) for item in named]
+    assert [None if item is None else item.reason for item in refusals] == [
         None,
         RefusalReason.LIVE_TAIL,
         RefusalReason.LIVE_TAIL,
         None,
     ]
-    assert [DryRun("cancel").find_refusal(each) is None for each in named] == [False] * 4
+    assert [DryRun("cancel").find_refusal(item) is None for item in named] == [False] * 4
 
 
 @pytest.mark.parametrize(

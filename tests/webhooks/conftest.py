@@ -13,19 +13,19 @@ Settings = Callable[..., None]
 
 
 @pytest.fixture
-def told() -> Iterator[Settings]:
-    """Webhook settings for one test; receivers are on loopback here, and retries come at once."""
-    usual = {"WEBHOOK_ALLOW_PRIVATE": True, "WEBHOOK_BACKOFF_SEC": 0, "WEBHOOK_TIMEOUT_SEC": 10}
+def configure() -> Iterator[Settings]:
+    """Override webhook settings in one test; by default loopback is allowed and retries have no delay."""
+    defaults = {"WEBHOOK_ALLOW_PRIVATE": True, "WEBHOOK_BACKOFF_SEC": 0, "WEBHOOK_TIMEOUT_SEC": 10}
     with ExitStack() as stack:
 
-        def tell(**said: Any) -> None:
-            stack.enter_context(override_settings(JOBSCHEDULER={**usual, **said}))
+        def apply(**values: Any) -> None:
+            stack.enter_context(override_settings(JOBSCHEDULER={**defaults, **values}))
 
-        tell()
-        yield tell
+        apply()
+        yield apply
 
 
 @pytest.fixture
-def receive(told: Settings) -> Iterator[Callable[..., Receiver]]:
+def receive(configure: Settings) -> Iterator[Callable[..., Receiver]]:
     with ExitStack() as stack:
         yield lambda behaviour=None, **how: stack.enter_context(run_receiver(behaviour, **how))

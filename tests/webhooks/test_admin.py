@@ -91,7 +91,7 @@ def test_a_test_is_sent_from_the_page(boss: Client, receive: Any) -> None:
     assert "Send a test" in boss.get(get_page_url(made)).content.decode()
     assert boss.post(button(made, "test")).status_code == 302
     send_round()
-    assert [each.type for each in there.seen] == ["webhook.test"]
+    assert [request.type for request in there.seen] == ["webhook.test"]
 
 
 def test_a_secret_is_replaced_and_shown_on_the_answer(boss: Client, receive: Any) -> None:
@@ -108,14 +108,14 @@ def test_deliveries_are_resent_one_by_one_in_a_selection_and_all_that_failed(bos
     made = create_endpoint()
     rows = WebhookDeliveryFactory.create_batch(6, endpoint=made, failed=True)
     boss.post(button(rows[0], "resend"))
-    chosen = {"action": "resend", "_selected_action": [str(each.pk) for each in rows[1:3]]}
+    chosen = {"action": "resend", "_selected_action": [str(row.pk) for row in rows[1:3]]}
     assert (
         "2 deliveries are sent again." in boss.post(get_list_url(WebhookDelivery), chosen, follow=True).content.decode()
     )
-    assert sorted(each.status for each in list_deliveries()) == ["FAILED"] * 3 + ["PENDING"] * 3
+    assert sorted(delivery.status for delivery in list_deliveries()) == ["FAILED"] * 3 + ["PENDING"] * 3
     boss.post(button(made, "resend"))
-    assert {each.status for each in list_deliveries()} == {"PENDING"}
-    assert {each.pk for each in list_deliveries()} == {each.pk for each in rows}
+    assert {delivery.status for delivery in list_deliveries()} == {"PENDING"}
+    assert {delivery.pk for delivery in list_deliveries()} == {row.pk for row in rows}
 
 
 def test_nothing_is_resent_to_a_disabled_endpoint_and_it_says_so(boss: Client) -> None:

@@ -90,10 +90,10 @@ def test_deliveries_are_listed_by_endpoint_newest_first_and_by_status(receive: A
     WebhookDeliveryFactory.create(endpoint=made, failed=True)
     listed = api.list_all(f"/webhooks/{made.pk}/deliveries", 2)
     assert len(listed) == 6
-    assert [each["id"] for each in listed] == sorted((each["id"] for each in listed), reverse=True)
-    assert {each["job_id"] for each in listed[1:]} == {str(job.pk) for job in jobs}
+    assert [item["id"] for item in listed] == sorted((item["id"] for item in listed), reverse=True)
+    assert {item["job_id"] for item in listed[1:]} == {str(job.pk) for job in jobs}
     failed = api.get(f"/webhooks/{made.pk}/deliveries?status=FAILED").json()["items"]
-    assert [each["id"] for each in failed] == [listed[0]["id"]]
+    assert [job["id"] for job in failed] == [listed[0]["id"]]
     assert api.get(f"/webhooks/{made.pk}/deliveries?status=LOST").status_code == 422
 
 
@@ -166,9 +166,11 @@ def test_scopes(scope: str, allowed: set[str]) -> None:
     assert {code for code in codes.values() if code >= 300} <= {403}
 
 
-def test_a_jobs_list_takes_three_statements_for_all_deliveries(django_assert_num_queries: Any, told: Settings) -> None:
+def test_a_jobs_list_takes_three_statements_for_all_deliveries(
+    django_assert_num_queries: Any, configure: Settings
+) -> None:
     create_endpoint("https://example.org/", "*")
     ids = [complete_job().pk for _ in range(4)]
     with django_assert_num_queries(3):
-        assert {each["pending"] for each in services.count_deliveries(ids).values()} == {3}
+        assert {item["pending"] for item in services.count_deliveries(ids).values()} == {3}
     assert services.of(None).count() == 1

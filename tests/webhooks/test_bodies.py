@@ -80,7 +80,7 @@ def test_data_of_a_group_is_what_the_api_shows() -> None:
         executor.complete(taken)
     found, expected = told("group.finished"), shown(f"/job-groups/{made.pk}")
     for document in (found, expected):
-        document["jobs"] = [plain(each) for each in document["jobs"]]
+        document["jobs"] = [plain(job) for job in document["jobs"]]
     assert found == expected
 
 
@@ -172,7 +172,7 @@ def test_a_payload_that_is_too_large_for_a_body_is_never_read(monkeypatch: pytes
     for found in (data, group["jobs"][0]):
         assert (found["params"], found["run"]["artifacts"]) == (None, None)
     assert data["truncated"] is group["truncated"] is True
-    read = [each["sql"] for each in queries if re.search(r'"(params|artifacts)"[,\s]', each["sql"])]
+    read = [statement["sql"] for statement in queries if re.search(r'"(params|artifacts)"[,\s]', statement["sql"])]
     assert all("LENGTH(" in sql for sql in read), read
 
 
@@ -214,7 +214,7 @@ def test_a_body_is_stored_once_for_all_endpoints() -> None:
     complete_job()
     fan_out_all()
     assert WebhookMessage.objects.count() == 1
-    assert len({bytes(each.message.body or b"") for each in list_deliveries()}) == 1
+    assert len({bytes(delivery.message.body or b"") for delivery in list_deliveries()}) == 1
     assert WebhookMessage.objects.filter(fanned_out_at__isnull=True).count() == 0
 
 
@@ -275,7 +275,7 @@ def test_a_body_that_cannot_be_made_does_not_hold_back_the_others(
 
     monkeypatch.setattr(serializers, "serialize_jobs", refuse)
     fan_out_all()
-    found = {each.job_id: json.loads(bytes(each.message.body or b""))["data"] for each in list_deliveries()}
+    found = {delivery.job_id: json.loads(bytes(delivery.message.body or b""))["data"] for delivery in list_deliveries()}
     assert found[spoilt.pk] == {"id": str(spoilt.pk), "status": "QUEUED", "truncated": True}
     assert found[whole.pk]["tags"] == []
     assert "could not be made" in caplog.text

@@ -55,10 +55,10 @@ def test_a_delivery_shows_its_answer_its_time_and_its_request(boss: Client) -> N
 
 def test_lists_take_as_many_statements_for_many_as_for_few(boss: Client) -> None:
     WebhookAttemptFactory.create()
-    few = {model: queries_of(boss, get_list_url(model)) for model in (WebhookEndpoint, WebhookDelivery)}
+    baseline = {model: queries_of(boss, get_list_url(model)) for model in (WebhookEndpoint, WebhookDelivery)}
     WebhookAttemptFactory.create_batch(20)
-    assert {model: queries_of(boss, get_list_url(model)) for model in few} == few
-    assert max(few.values()) <= 8
+    assert {model: queries_of(boss, get_list_url(model)) for model in baseline} == baseline
+    assert max(baseline.values()) <= 8
 
 
 def test_empty_lists_teach(boss: Client) -> None:

@@ -126,8 +126,8 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]
         asked.append(str(host))
         found = left.pop(0) if len(left) > 1 else left[0]
         return [
-            (socket.AF_INET6 if ":" in each else socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port))
-            for each in found
+            (socket.AF_INET6 if ":" in item else socket.AF_INET, socket.SOCK_STREAM, 6, "", (item, port))
+            for item in found
         ]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
@@ -149,11 +149,11 @@ def test_a_hostile_url_is_refused_when_it_is_saved_with_a_reason(name: str) -> N
     assert not WebhookEndpoint.objects.exists()
 
 
-@pytest.mark.parametrize("name", [each for each in UNSAVEABLE if "\0" not in UNSAVEABLE[each]])
+@pytest.mark.parametrize("name", [item for item in UNSAVEABLE if "\0" not in UNSAVEABLE[item]])
 def test_a_hostile_url_that_is_in_the_database_is_not_contacted(
-    name: str, connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
+    name: str, connected: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
+    configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
     resolving(monkeypatch, [PUBLIC])
     sneaked_in(UNSAVEABLE[name])
     complete_job()
@@ -166,9 +166,9 @@ def test_a_hostile_url_that_is_in_the_database_is_not_contacted(
 
 @pytest.mark.parametrize("name", UNSENDABLE)
 def test_a_name_is_not_contacted_unless_all_its_addresses_are_public(
-    name: str, connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
+    name: str, connected: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
+    configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
     asked = resolving(monkeypatch, UNSENDABLE[name])
     create_endpoint("https://rebind.example.org/", "job.completed")
     complete_job()
@@ -179,9 +179,9 @@ def test_a_name_is_not_contacted_unless_all_its_addresses_are_public(
 
 
 def test_a_name_that_changes_its_answer_is_asked_once_and_what_was_checked_is_what_is_connected(
-    connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
+    connected: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
+    configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
     asked = resolving(monkeypatch, [PUBLIC], ["127.0.0.1"])
     create_endpoint("https://rebind.example.org/", "job.completed")
     complete_job()
@@ -191,9 +191,9 @@ def test_a_name_that_changes_its_answer_is_asked_once_and_what_was_checked_is_wh
 
 
 def test_a_later_try_judges_the_name_anew(
-    connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
+    connected: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=3)
+    configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=3)
     resolving(monkeypatch, [PUBLIC], ["127.0.0.1"], [PUBLIC], ["10.0.0.1"])
     create_endpoint("https://rebind.example.org/", "job.completed")
     complete_job()
@@ -202,9 +202,9 @@ def test_a_later_try_judges_the_name_anew(
 
 
 def test_without_the_check_the_private_address_would_be_contacted(
-    connected: list[Any], told: Settings, monkeypatch: pytest.MonkeyPatch
+    connected: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
+    configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
     monkeypatch.setattr(url_guard, "is_public", lambda address: True)
     resolving(monkeypatch, ["10.1.2.3"])
     create_endpoint("https://rebind.example.org/", "job.completed")
@@ -213,11 +213,13 @@ def test_without_the_check_the_private_address_would_be_contacted(
     assert connected == [("10.1.2.3", 443)]
 
 
-def test_a_resolver_that_does_not_answer_is_not_waited_for(told: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resolver_that_does_not_answer_is_not_waited_for(
+    configure: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import threading
 
     over = threading.Event()
-    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0, WEBHOOK_TIMEOUT_SEC=0.2)
+    configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0, WEBHOOK_TIMEOUT_SEC=0.2)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60) and [])
     create_endpoint("https://slow.example.org/", "job.completed")
     complete_job()
@@ -244,12 +246,12 @@ def test_an_ordinary_url_is_taken_apart_once(url: str) -> None:
     assert (found.scheme, found.host, found.port, found.target) == SAVEABLE[url]
 
 
-def test_ports_are_the_settings_and_private_networks_are_for_those_who_ask(told: Settings) -> None:
-    told(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_PORTS=(8443,))
+def test_ports_are_the_settings_and_private_networks_are_for_those_who_ask(configure: Settings) -> None:
+    configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_PORTS=(8443,))
     assert url_guard.parse_destination("https://example.org:8443/").port == 8443
     with pytest.raises(url_guard.RejectedUrl, match="port 443 is not allowed"):
         url_guard.parse_destination("https://example.org/")
-    told(WEBHOOK_ALLOW_PRIVATE=True, WEBHOOK_PORTS=(8443,))
+    configure(WEBHOOK_ALLOW_PRIVATE=True, WEBHOOK_PORTS=(8443,))
     for url in ("http://127.0.0.1:9/", "http://10.0.0.1/", "http://localhost:8000/", "http://[::1]:81/"):
         assert url_guard.parse_destination(url).port
     with pytest.raises(url_guard.RejectedUrl):

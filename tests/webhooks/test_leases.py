@@ -42,9 +42,9 @@ def due(number: int = 1, **fields: Any) -> WebhookEndpoint:
     return there
 
 
-def answered(task: leases.ClaimedDelivery, status: int | None = 200, **more: Any) -> AttemptResult:
+def answered(task: leases.ClaimedDelivery, status: int | None = 200, **extra: Any) -> AttemptResult:
     bad = {} if status == 200 else {"error": f"answered {status}"}
-    return AttemptResult(task, 5, status=status, **{**bad, **more})
+    return AttemptResult(task, 5, status=status, **{**bad, **extra})
 
 
 def test_what_one_sender_has_taken_another_does_not_get() -> None:
@@ -57,7 +57,7 @@ def test_no_more_than_four_an_endpoint_are_out_at_once_over_all_senders() -> Non
     due(10)
     due(10)
     taken = leases.claim_due(100)
-    assert sorted(sum(each.endpoint_id == pk for each in taken) for pk in {each.endpoint_id for each in taken}) == [
+    assert sorted(sum(claim.endpoint_id == pk for claim in taken) for pk in {claim.endpoint_id for claim in taken}) == [
         4,
         4,
     ]
@@ -146,7 +146,7 @@ def test_five_failures_in_a_row_open_the_circuit_and_one_success_closes_it() -> 
 
 
 def test_the_pause_grows_with_the_failures_and_has_an_end() -> None:
-    assert [circuit_breaker.pause_sec(each) for each in (5, 6, 7, 8, 9, 10, 1000)] == [10, 20, 40, 80, 160, 300, 300]
+    assert [circuit_breaker.pause_sec(item) for item in (5, 6, 7, 8, 9, 10, 1000)] == [10, 20, 40, 80, 160, 300, 300]
 
 
 def test_a_broken_endpoint_is_probed_by_one_alone_and_first_by_what_has_waited_least() -> None:
@@ -168,8 +168,8 @@ def test_while_a_circuit_is_open_deliveries_wait_and_no_attempt_is_counted() -> 
         (probe,) = leases.claim_due(100)
         leases.record_results([answered(probe, None, error="refused the connection")])
         assert leases.claim_due(100) == []  # until the pause is over
-    assert sorted(each.attempts for each in list_deliveries()) == [0] * 47 + [1] * 3
-    assert {each.status for each in list_deliveries()} == {"PENDING"}
+    assert sorted(delivery.attempts for delivery in list_deliveries()) == [0] * 47 + [1] * 3
+    assert {delivery.status for delivery in list_deliveries()} == {"PENDING"}
     assert WebhookAttempt.objects.count() == 3
 
 
@@ -200,9 +200,9 @@ def test_a_resend_that_fails_waits_again_like_the_others() -> None:
 def test_a_resend_does_not_wait_for_a_probe_that_is_under_way() -> None:
     due(3, failures=9)
     (first,) = leases.claim_due(100)
-    other = next(each for each in list_deliveries() if each.pk != first.id)
+    other = next(delivery for delivery in list_deliveries() if delivery.pk != first.id)
     services.resend(other.pk)
-    assert [each.id for each in leases.claim_due(100)] == [other.pk]
+    assert [delivery.id for delivery in leases.claim_due(100)] == [other.pk]
 
 
 @pytest.mark.parametrize("how", ["those of an endpoint", "selected ones"])
@@ -210,7 +210,7 @@ def test_of_a_bulk_resend_one_is_the_probe_and_the_rest_wait_for_it(how: str) ->
     there = due(failures=9, open_until=timezone.now() + timedelta(hours=1))
     WebhookDelivery.objects.all().delete()
     WebhookDeliveryFactory.create_batch(6, endpoint=there, failed=True)
-    ids = [each.pk for each in list_deliveries()]
+    ids = [delivery.pk for delivery in list_deliveries()]
     assert (services.resend_failed(there.pk) if how == "those of an endpoint" else services.resend_many(ids)) == 6
     (probe,) = leases.claim_due(100)
     assert probe.id == ids[0]
@@ -222,7 +222,7 @@ def test_of_a_bulk_resend_one_is_the_probe_and_the_rest_wait_for_it(how: str) ->
 def test_a_test_is_tried_at_once_too() -> None:
     there = due(3, failures=9, open_until=timezone.now() + timedelta(hours=1))
     sent = services.send_test(there.pk)
-    assert [each.id for each in leases.claim_due(100)] == [sent.pk]
+    assert [delivery.id for delivery in leases.claim_due(100)] == [sent.pk]
 
 
 # ---------------------------------------------------------------------- giving up
@@ -248,8 +248,8 @@ def test_after_three_days_of_nothing_but_failures_the_endpoint_is_disabled() -> 
     WebhookEndpoint.objects.update(failing_since=began)
     fail_once(there)
     assert (there.enabled, there.disabled_reason) == (False, f"Nothing but failures since {began:%Y-%m-%d %H:%M} UTC.")
-    assert {each.status for each in list_deliveries()} == {"FAILED"}
-    assert {each.error for each in list_deliveries() if each.attempts == 0} == {"endpoint disabled"}
+    assert {delivery.status for delivery in list_deliveries()} == {"FAILED"}
+    assert {delivery.error for delivery in list_deliveries() if delivery.attempts == 0} == {"endpoint disabled"}
     assert not there.subscriptions.filter(until__isnull=True).exists()
 
 
@@ -267,8 +267,8 @@ def test_one_success_begins_the_three_days_anew() -> None:
     assert timezone.now() - there.failing_since < timedelta(minutes=1)
 
 
-def test_how_long_it_takes_to_give_up_can_be_set(told: Settings) -> None:
-    told(WEBHOOK_GIVE_UP_SEC=60, WEBHOOK_MAX_RETRIES=100)
+def test_how_long_it_takes_to_give_up_can_be_set(configure: Settings) -> None:
+    configure(WEBHOOK_GIVE_UP_SEC=60, WEBHOOK_MAX_RETRIES=100)
     there = due(failures=5, failing_since=timezone.now() - timedelta(seconds=61))
     fail_once(there)
     assert not there.enabled
@@ -288,7 +288,7 @@ def test_a_message_goes_to_those_who_wanted_it_when_it_happened() -> None:
     complete_job()
     create_endpoint("https://example.org/", "job.completed")
     fan_out_all()
-    assert [each.endpoint_id for each in list_deliveries()] == [before.pk]
+    assert [delivery.endpoint_id for delivery in list_deliveries()] == [before.pk]
 
 
 def test_who_no_longer_wants_it_gets_nothing_and_then_the_message_goes() -> None:
@@ -304,11 +304,11 @@ def test_an_event_that_stays_wanted_while_others_change_is_not_lost() -> None:
     complete_job()
     services.update(changed.pk, {"events": ["job.*"], "url": "https://example.org/other"})
     fan_out_all()
-    assert [each.event for each in list_deliveries()] == ["job.completed"]
+    assert [delivery.event for delivery in list_deliveries()] == ["job.completed"]
 
 
-def test_no_more_than_so_many_wait_at_an_endpoint_and_the_rest_can_be_resent(told: Settings) -> None:
-    told(WEBHOOK_MAX_PENDING=3)
+def test_no_more_than_so_many_wait_at_an_endpoint_and_the_rest_can_be_resent(configure: Settings) -> None:
+    configure(WEBHOOK_MAX_PENDING=3)
     full, other = (
         create_endpoint("https://example.org/", "job.queued"),
         create_endpoint("https://example.org/", "job.queued"),
@@ -317,9 +317,9 @@ def test_no_more_than_so_many_wait_at_an_endpoint_and_the_rest_can_be_resent(tol
     for _ in range(3):
         enqueue_job()
     fan_out_all()
-    stands = [(each.status, each.error) for each in list_deliveries(endpoint=full)]
+    stands = [(delivery.status, delivery.error) for delivery in list_deliveries(endpoint=full)]
     assert stands == [("PENDING", "")] * 3 + [("FAILED", "backlog full")] * 2
-    assert {each.status for each in list_deliveries(endpoint=other)} == {"PENDING"}
+    assert {delivery.status for delivery in list_deliveries(endpoint=other)} == {"PENDING"}
     rejected = list_deliveries(endpoint=full)[-1]
     assert rejected.message.body
     assert services.resend(rejected.pk).status == "PENDING"
@@ -330,7 +330,7 @@ def test_a_batch_is_bounded_in_rows() -> None:
     for _ in range(7):
         enqueue_job()
     assert [fanout.fan_out(5), fanout.fan_out(5), fanout.fan_out(5)] == [5, 2, 0]
-    assert len({each.job_id for each in list_deliveries()}) == 7
+    assert len({delivery.job_id for delivery in list_deliveries()}) == 7
 
 
 def test_a_batch_is_bounded_in_deliveries(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,11 +426,11 @@ def test_senders_side_by_side_send_everything_and_no_delivery_twice(receive: Rec
         connection.close()
 
     crowd = [threading.Thread(target=send) for _ in range(4)]
-    for each in crowd:
-        each.start()
-    for each in crowd:
-        each.join()
+    for item in crowd:
+        item.start()
+    for item in crowd:
+        item.join()
     send_round()
-    assert {each.status for each in list_deliveries()} == {"DELIVERED"}
+    assert {delivery.status for delivery in list_deliveries()} == {"DELIVERED"}
     assert len(there.seen) == len(set(there.ids)) == 60
     assert there.most_at_once <= leases.MAX_CONCURRENT

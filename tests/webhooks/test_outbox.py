@@ -89,7 +89,7 @@ def _finished(outcome: Any) -> Job:
 def test_each_end_is_reported_once_as_what_it_is(event: str) -> None:
     create_endpoint()
     job = ENDS[event]()
-    assert [each for each in reported(job) if each not in ("job.queued", "job.started")] == [event]
+    assert [event for event in reported(job) if event not in ("job.queued", "job.started")] == [event]
 
 
 def test_the_retry_of_a_failure_is_reported_too() -> None:
@@ -147,8 +147,8 @@ def test_two_tenants_each_get_their_own() -> None:
     ours, theirs = create_endpoint(tenant="ours"), create_endpoint(tenant="theirs")
     job, other = complete_job(tenant="ours"), complete_job(tenant="theirs")
     fan_out_all()
-    assert {each.job_id for each in list_deliveries(endpoint=ours)} == {job.pk}
-    assert {each.job_id for each in list_deliveries(endpoint=theirs)} == {other.pk}
+    assert {delivery.job_id for delivery in list_deliveries(endpoint=ours)} == {job.pk}
+    assert {delivery.job_id for delivery in list_deliveries(endpoint=theirs)} == {other.pk}
 
 
 def test_there_is_one_message_an_event_however_many_want_it() -> None:
@@ -156,8 +156,8 @@ def test_there_is_one_message_an_event_however_many_want_it() -> None:
     complete_job()
     assert [event for event, _ in list_messages()] == ["job.completed"]
     fan_out_all()
-    assert {each.endpoint_id for each in list_deliveries()} == ids
-    assert len({each.message_id for each in list_deliveries()}) == 1
+    assert {delivery.endpoint_id for delivery in list_deliveries()} == ids
+    assert len({delivery.message_id for delivery in list_deliveries()}) == 1
 
 
 def test_jobs_that_end_together_are_each_reported_as_they_ended() -> None:
@@ -165,7 +165,7 @@ def test_jobs_that_end_together_are_each_reported_as_they_ended() -> None:
     jobs.enqueue_many([{"job_type": TYPE}] * 4)
     claims = Claimer("worker-1", ServedJobs(types=(TYPE,))).claim(range(4), lease_sec=30)
     outcomes = (Completed(), Failed("e", "r"), Completed(), Failed("e", "r"))
-    ends = [finish.JobResult(each.id, each.lease_token, how) for each, how in zip(claims, outcomes, strict=False)]
+    ends = [finish.JobResult(item.id, item.lease_token, how) for item, how in zip(claims, outcomes, strict=False)]
     finish.finish(ends, actor=executor.WORKER)
     expected = [("job.completed" if isinstance(end.outcome, Completed) else "job.failed", end.job_id) for end in ends]
     assert Counter(list_messages()) == Counter(expected)
@@ -209,7 +209,7 @@ def test_the_trigger_agrees_with_the_mapping() -> None:
 
 
 def insert_event(
-    job: Job, kind: str = "COMPLETED", to_status: str = "COMPLETED", at: datetime | None = None, **more: Any
+    job: Job, kind: str = "COMPLETED", to_status: str = "COMPLETED", at: datetime | None = None, **extra: Any
 ) -> int:
     columns = {
         "job_id": job.pk,
@@ -220,7 +220,7 @@ def insert_event(
         "actor_kind": "cli",
         "actor_name": "",
         "at": at or timezone.now(),
-        **more,
+        **extra,
     }
     values = ", ".join(f"%({name})s" for name in columns)
     return execute(f"INSERT INTO jobscheduler_jobevent ({', '.join(columns)}) VALUES ({values})", columns)
@@ -231,7 +231,7 @@ def test_an_event_inserted_by_raw_sql_is_delivered() -> None:
     job = JobFactory.create(completed=True)
     insert_event(job)
     fan_out_all()
-    assert [(each.endpoint_id, each.event, each.job_id) for each in list_deliveries()] == [
+    assert [(delivery.endpoint_id, delivery.event, delivery.job_id) for delivery in list_deliveries()] == [
         (there.pk, "job.completed", job.pk)
     ]
 
@@ -344,7 +344,7 @@ def test_every_way_of_making_a_transition_is_reported(move: str) -> None:
     event, make = _moves()[move]
     create_endpoint("https://example.org/", event)
     make()
-    assert {each for each, _ in list_messages()} == {event}
+    assert {item for item, _ in list_messages()} == {event}
 
 
 @pytest.mark.usefixtures("some_jobs")
@@ -416,8 +416,8 @@ def test_no_transition_after_an_endpoints_commit_is_missed() -> None:
         connection.close()
 
     crowd = [threading.Thread(target=submit) for _ in range(4)]
-    for each in crowd:
-        each.start()
+    for item in crowd:
+        item.start()
     try:
         for _ in range(15):
             made = create_endpoint("https://example.org/", "job.queued")
@@ -428,11 +428,11 @@ def test_no_transition_after_an_endpoints_commit_is_missed() -> None:
             services.update(made.pk, {"enabled": False})
     finally:
         stop.set()
-        for each in crowd:
-            each.join()
+        for item in crowd:
+            item.join()
     assert sorted(due - {job_id for _event, job_id in list_messages()}) == []
     fan_out_all()
-    assert due <= {each.job_id for each in list_deliveries()}
+    assert due <= {delivery.job_id for delivery in list_deliveries()}
     assert WebhookEndpoint.objects.count() == 15
 
 

@@ -64,15 +64,15 @@ def test_a_group_stays_and_goes_likewise() -> None:
     assert not WebhookMessage.objects.exists()
 
 
-def test_tests_go_by_their_own_age(told: Settings) -> None:
+def test_tests_go_by_their_own_age(configure: Settings) -> None:
     made = create_endpoint()
     old = WebhookMessageFactory.create(at=clock.now() - timedelta(days=40), event="webhook.test")
     WebhookDeliveryFactory.create(endpoint=made, message=old)
     services.send_test(made.pk)
-    duty = next(each for each in runner.list_tasks() if each.name == "webhook tests")
+    duty = next(task for task in runner.list_tasks() if task.name == "webhook tests")
     assert duty.run() == "off"
-    told(RETENTION_DAYS=30)
+    configure(RETENTION_DAYS=30)
     assert duty.run() == 0  # still pending
     WebhookDelivery.objects.update(status="FAILED", next_try_at=None)
     assert duty.run() == 1
-    assert [each.event for each in list_deliveries()] == ["webhook.test"]
+    assert [delivery.event for delivery in list_deliveries()] == ["webhook.test"]

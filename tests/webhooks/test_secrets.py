@@ -59,14 +59,14 @@ def test_a_changed_secret_key_is_named_in_the_error_and_a_fallback_still_decrypt
     assert decrypt_secret(token, ENDPOINT) == SECRET
 
 
-def test_a_key_for_webhooks_can_be_introduced_later_and_replaced(told: Settings, settings: Any) -> None:
+def test_a_key_for_webhooks_can_be_introduced_later_and_replaced(configure: Settings, settings: Any) -> None:
     before = encrypt_secret(SECRET, ENDPOINT)
-    told(WEBHOOK_SECRET_KEY=KEY)
+    configure(WEBHOOK_SECRET_KEY=KEY)
     after = encrypt_secret(SECRET, ENDPOINT)
     assert decrypt_secret(before, ENDPOINT) == decrypt_secret(after, ENDPOINT) == SECRET
     settings.SECRET_KEY = "another key"
     assert decrypt_secret(after, ENDPOINT) == SECRET
-    told(WEBHOOK_SECRET_KEY="the next key of sixteen or more")
+    configure(WEBHOOK_SECRET_KEY="the next key of sixteen or more")
     with pytest.raises(UndecryptableSecret):
         decrypt_secret(after, ENDPOINT)
     settings.SECRET_KEY_FALLBACKS = [KEY]
@@ -82,8 +82,8 @@ def test_a_token_copied_to_another_endpoint_is_refused() -> None:
 def test_an_endpoint_with_the_secret_of_another_sends_nothing() -> None:
     mine, theirs = (services.create(ANYWHERE, ["*"])[0] for _ in range(2))
     WebhookEndpoint.objects.filter(pk=mine.pk).update(secret=theirs.secret)
-    for each in (mine, theirs):
-        services.send_test(each.pk)
+    for item in (mine, theirs):
+        services.send_test(item.pk)
     keys = {task.endpoint_id: task.keys for task in deliveries.claim_due(10)}
     assert keys[mine.pk] is None
     assert keys[theirs.pk] is not None
@@ -110,10 +110,10 @@ def test_a_secret_is_nowhere_in_the_clear(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.DEBUG):
         made, first = services.create(ANYWHERE, ["*"])
         _, second = services.rotate_secret(made.pk)
-    raw = [base64.b64decode(each.removeprefix("whsec_")) for each in (first, second)]
+    raw = [base64.b64decode(job.removeprefix("whsec_")) for job in (first, second)]
     with connection.cursor() as cursor:
         cursor.execute("SELECT secret, old_secret FROM jobscheduler_webhookendpoint")
-        stored = b"".join(bytes(each) for each in cursor.fetchone())
+        stored = b"".join(bytes(item) for item in cursor.fetchone())
     assert not any(secret in stored for secret in raw)
     endpoint = WebhookEndpoint.objects.get()
     for text in (caplog.text, repr(endpoint), str(endpoint), str(vars(endpoint))):

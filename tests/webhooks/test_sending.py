@@ -35,13 +35,13 @@ def test_a_receiver_gets_each_event_once_and_can_verify_it(receive: Receive) -> 
     _, secret = services.create(there.url, ["job.*"])
     job = complete_job(params={"password": "hunter2"})
     send_round()
-    assert sorted(each.type for each in there.seen) == ["job.completed", "job.queued", "job.started"]
-    for each in there.seen:
-        document = each.verify(secret)
+    assert sorted(request.type for request in there.seen) == ["job.completed", "job.queued", "job.started"]
+    for request in there.seen:
+        document = request.verify(secret)
         assert document["data"]["id"] == str(job.pk)
-        assert "hunter2" not in each.body.decode()
-    assert {each.status for each in list_deliveries()} == {"DELIVERED"}
-    assert sorted(there.ids) == sorted(str(each.pk) for each in list_deliveries())
+        assert "hunter2" not in request.body.decode()
+    assert {delivery.status for delivery in list_deliveries()} == {"DELIVERED"}
+    assert sorted(there.ids) == sorted(str(delivery.pk) for delivery in list_deliveries())
 
 
 BAD: dict[str, tuple[Behaviour, str]] = {
@@ -66,9 +66,9 @@ SLOW: dict[str, tuple[Behaviour, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_bad_answer_is_a_failed_try_and_says_why(name: str, receive: Receive, told: Settings) -> None:
+def test_a_bad_answer_is_a_failed_try_and_says_why(name: str, receive: Receive, configure: Settings) -> None:
     manner, why = BAD[name]
-    told(WEBHOOK_MAX_RETRIES=0)
+    configure(WEBHOOK_MAX_RETRIES=0)
     create_endpoint(receive(manner).url, "job.completed")
     complete_job()
     send_round()
@@ -78,10 +78,10 @@ def test_a_bad_answer_is_a_failed_try_and_says_why(name: str, receive: Receive, 
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_a_receiver_that_never_ends_is_cut_off(name: str, receive: Receive, told: Settings) -> None:
+def test_a_receiver_that_never_ends_is_cut_off(name: str, receive: Receive, configure: Settings) -> None:
     """Each of them would go on for hours, saying just enough for a timeout between two bytes never to come."""
     manner, why = SLOW[name]
-    told(WEBHOOK_MAX_RETRIES=0, WEBHOOK_TIMEOUT_SEC=0.5)
+    configure(WEBHOOK_MAX_RETRIES=0, WEBHOOK_TIMEOUT_SEC=0.5)
     create_endpoint(receive(manner).url, "job.completed")
     complete_job()
     send_round()
@@ -153,16 +153,16 @@ def test_after_one_try_and_three_retries_it_has_failed_and_a_resend_carries_the_
     send_round()
     (failed,) = list_deliveries()
     assert (failed.status, failed.attempts, failed.response_status, failed.next_try_at) == ("FAILED", 4, 500, None)
-    assert [each.response_status for each in failed.tries.all()] == [500] * 4
+    assert [attempt.response_status for attempt in failed.tries.all()] == [500] * 4
     there.behaviour = manners.respond(204)
     assert services.resend(failed.pk).status == "PENDING"
     send_round()
     (sent,) = list_deliveries()
     assert (sent.status, sent.attempts, sent.response_status) == ("DELIVERED", 5, 204)
     assert len(there.seen) == 5
-    assert len({(each.id, each.body) for each in there.seen}) == 1
-    for each in there.seen:
-        each.verify(secret)
+    assert len({(request.id, request.body) for request in there.seen}) == 1
+    for request in there.seen:
+        request.verify(secret)
 
 
 def test_what_was_delivered_can_be_sent_again_with_the_same_id_and_body(receive: Receive) -> None:
@@ -173,7 +173,7 @@ def test_what_was_delivered_can_be_sent_again_with_the_same_id_and_body(receive:
     services.resend(list_deliveries()[0].pk)
     send_round()
     assert len(there.seen) == 2
-    assert len({(each.id, each.body) for each in there.seen}) == 1
+    assert len({(request.id, request.body) for request in there.seen}) == 1
 
 
 def test_a_resent_delivery_has_all_its_retries_again(receive: Receive) -> None:
@@ -196,7 +196,7 @@ def test_a_body_does_not_follow_what_becomes_of_the_job(receive: Receive) -> Non
     services.resend(list_deliveries()[0].pk)
     send_round()
     assert len(there.seen) == 3
-    assert len({each.body for each in there.seen}) == 1
+    assert len({request.body for request in there.seen}) == 1
 
 
 def test_410_disables_the_endpoint_and_ends_what_it_was_owed(receive: Receive) -> None:
@@ -207,12 +207,12 @@ def test_410_disables_the_endpoint_and_ends_what_it_was_owed(receive: Receive) -
     send_round()
     gone.refresh_from_db()
     assert (gone.enabled, gone.disabled_reason) == (False, "The receiver answered 410 Gone.")
-    assert {each.status for each in list_deliveries()} == {"FAILED"}
+    assert {delivery.status for delivery in list_deliveries()} == {"FAILED"}
     assert len(there.seen) <= 8  # those that were on the wire when the first answer came
 
 
 @pytest.mark.parametrize("code", [429, 503])
-def test_retry_after_is_a_rest_for_the_whole_endpoint(code: int, receive: Receive, told: Settings) -> None:
+def test_retry_after_is_a_rest_for_the_whole_endpoint(code: int, receive: Receive, configure: Settings) -> None:
     there = receive(manners.respond(code, Retry_After="3600"))
     asked = create_endpoint(there.url, "job.completed")
     complete_job()
@@ -221,7 +221,7 @@ def test_retry_after_is_a_rest_for_the_whole_endpoint(code: int, receive: Receiv
     send_round()
     asked.refresh_from_db()
     assert len(there.seen) == 1
-    assert [each.status for each in list_deliveries()] == ["PENDING", "PENDING"]
+    assert [delivery.status for delivery in list_deliveries()] == ["PENDING", "PENDING"]
     for moment in (asked.open_until, list_deliveries()[0].next_try_at):
         assert moment is not None
         assert timedelta(minutes=59) < moment - timezone.now() < timedelta(minutes=61)
@@ -240,11 +240,11 @@ def test_an_endpoint_is_talked_to_by_four_at_most_at_once(receive: Receive) -> N
         complete_job()
     send_round()
     assert there.most_at_once == leases.MAX_CONCURRENT
-    assert {each.status for each in list_deliveries()} == {"DELIVERED"}
+    assert {delivery.status for delivery in list_deliveries()} == {"DELIVERED"}
 
 
-def test_one_slow_receiver_does_not_hold_up_another(receive: Receive, told: Settings) -> None:
-    told(WEBHOOK_TIMEOUT_SEC=3, WEBHOOK_MAX_RETRIES=0)
+def test_one_slow_receiver_does_not_hold_up_another(receive: Receive, configure: Settings) -> None:
+    configure(WEBHOOK_TIMEOUT_SEC=3, WEBHOOK_MAX_RETRIES=0)
     slow, quick = receive(manners.hang), receive()
     create_endpoint(slow.url, "job.completed")
     create_endpoint(quick.url, "job.completed")
@@ -330,8 +330,8 @@ def test_fan_out_yields_to_running_jobs_unless_an_endpoint_waits_for_it(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_commit_of_its_own_process_wakes_the_sender(receive: Receive, told: Settings) -> None:
-    told(POLL_SEC=3600)
+def test_a_commit_of_its_own_process_wakes_the_sender(receive: Receive, configure: Settings) -> None:
+    configure(POLL_SEC=3600)
     there = receive()
     create_endpoint(there.url, "job.completed")
     ours = sender.Sender()

@@ -22,10 +22,10 @@ pytestmark = pytest.mark.django_db
 BAD_EVENTS: list[Any] = [[], "job.completed", None, {}, ["job.finished"], ["job.completed", 1], ["JOB.COMPLETED"], [[]]]
 
 
-@pytest.mark.parametrize("said", BAD_EVENTS)
-def test_events_must_be_known(said: Any) -> None:
+@pytest.mark.parametrize("fields", BAD_EVENTS)
+def test_events_must_be_known(fields: Any) -> None:
     with pytest.raises(InvalidInput) as refused:
-        services.create(ANYWHERE, said)
+        services.create(ANYWHERE, fields)
     assert refused.value.errors[0]["loc"][0] == "events"
 
 
@@ -82,7 +82,7 @@ def test_disabling_ends_what_was_owed_and_enabling_gives_a_fresh_start() -> None
         endpoint=made, lease_token=uuid4(), lease_expires_at=timezone.now() + timedelta(minutes=1)
     )
     services.update(made.pk, {"enabled": False})
-    assert sorted(each.status for each in list_deliveries()) == ["FAILED"] * 3 + ["PENDING"]
+    assert sorted(delivery.status for delivery in list_deliveries()) == ["FAILED"] * 3 + ["PENDING"]
     assert services.get_delivery(on_the_wire.pk).status == "PENDING"
     enabled = services.update(made.pk, {"enabled": True})
     assert (enabled.failures, enabled.open_until, enabled.disabled_reason) == (0, None, "")
@@ -108,14 +108,14 @@ def test_a_disabled_endpoint_is_neither_tested_nor_resent_to() -> None:
             call()
 
 
-def test_all_that_failed_at_an_endpoint_can_be_resent_at_once(told: Settings) -> None:
+def test_all_that_failed_at_an_endpoint_can_be_resent_at_once(configure: Settings) -> None:
     made, other = create_endpoint(), create_endpoint()
     WebhookDeliveryFactory.create_batch(5, endpoint=made, failed=True)
     WebhookDeliveryFactory.create_batch(2, endpoint=made, delivered=True)
     WebhookDeliveryFactory.create(endpoint=other, failed=True)
-    told(API_BULK_LIMIT=3)
+    configure(API_BULK_LIMIT=3)
     assert [services.resend_failed(made.pk) for _ in range(3)] == [3, 2, 0]
-    assert sorted(each.status for each in list_deliveries(endpoint=made)) == ["DELIVERED"] * 2 + ["PENDING"] * 5
+    assert sorted(delivery.status for delivery in list_deliveries(endpoint=made)) == ["DELIVERED"] * 2 + ["PENDING"] * 5
     assert list_deliveries(endpoint=other)[0].status == "FAILED"
 
 
@@ -145,8 +145,8 @@ def test_a_deleted_endpoint_takes_all_that_is_its_own_along() -> None:
     WebhookAttemptFactory.create(delivery=list_deliveries(endpoint=made)[0])
     services.send_test(made.pk)
     services.delete(made.pk)
-    assert [each.pk for each in WebhookEndpoint.objects.all()] == [other.pk]
-    assert [each.endpoint_id for each in list_deliveries()] == [other.pk]
+    assert [endpoint.pk for endpoint in WebhookEndpoint.objects.all()] == [other.pk]
+    assert [delivery.endpoint_id for delivery in list_deliveries()] == [other.pk]
     assert (WebhookAttempt.objects.count(), WebhookMessage.objects.count()) == (0, 1)
     services.delete(other.pk)
     assert WebhookMessage.objects.count() == 0

@@ -62,8 +62,8 @@ def test_the_name_goes_into_sni_and_host_and_is_what_the_certificate_must_say(re
 
 @pytest.mark.usefixtures("trusting", "names")
 @pytest.mark.parametrize("host", ["other.test", "127.0.0.1"])
-def test_a_certificate_for_another_name_gets_nothing(host: str, receive: Receive, told: Settings) -> None:
-    told(WEBHOOK_MAX_RETRIES=0)
+def test_a_certificate_for_another_name_gets_nothing(host: str, receive: Receive, configure: Settings) -> None:
+    configure(WEBHOOK_MAX_RETRIES=0)
     there = receive(certificate=OURS)
     delivery = sent_to(f"https://{host}:{there.port}/")
     assert (delivery.status, there.seen) == ("FAILED", [])
@@ -71,8 +71,8 @@ def test_a_certificate_for_another_name_gets_nothing(host: str, receive: Receive
 
 
 @pytest.mark.usefixtures("names")
-def test_a_certificate_of_an_unknown_authority_gets_nothing(receive: Receive, told: Settings) -> None:
-    told(WEBHOOK_MAX_RETRIES=0)
+def test_a_certificate_of_an_unknown_authority_gets_nothing(receive: Receive, configure: Settings) -> None:
+    configure(WEBHOOK_MAX_RETRIES=0)
     there = receive(certificate=OURS)
     delivery = sent_to(f"https://receiver.test:{there.port}/")
     assert (delivery.status, there.seen) == ("FAILED", [])
@@ -80,8 +80,8 @@ def test_a_certificate_of_an_unknown_authority_gets_nothing(receive: Receive, to
 
 
 @pytest.mark.usefixtures("trusting", "names")
-def test_a_handshake_that_hangs_is_cut_off(told: Settings) -> None:
-    told(WEBHOOK_MAX_RETRIES=0, WEBHOOK_TIMEOUT_SEC=0.5)
+def test_a_handshake_that_hangs_is_cut_off(configure: Settings) -> None:
+    configure(WEBHOOK_MAX_RETRIES=0, WEBHOOK_TIMEOUT_SEC=0.5)
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         delivery = sent_to(f"https://receiver.test:{deaf.getsockname()[1]}/")
     assert delivery.error == "did not answer in time"
@@ -141,11 +141,11 @@ def proxy(certificate: Path | None = None) -> Iterator[Any]:
 @pytest.mark.usefixtures("trusting", "names")
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_a_proxy_is_asked_for_the_checked_address_never_for_a_name(
-    scheme: str, receive: Receive, told: Settings
+    scheme: str, receive: Receive, configure: Settings
 ) -> None:
     there = receive(certificate=OURS if scheme == "https" else None)
     with proxy() as between:
-        told(WEBHOOK_PROXY=f"http://someone:p%40ss@127.0.0.1:{between.server_address[1]}")
+        configure(WEBHOOK_PROXY=f"http://someone:p%40ss@127.0.0.1:{between.server_address[1]}")
         delivery = sent_to(f"{scheme}://receiver.test:{there.port}/")
     assert (delivery.status, delivery.error) == ("DELIVERED", "")
     assert there.seen[0].headers["Host"] == f"receiver.test:{there.port}"
@@ -157,18 +157,18 @@ def test_a_proxy_is_asked_for_the_checked_address_never_for_a_name(
 
 @pytest.mark.usefixtures("trusting", "names")
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_proxy_may_be_spoken_to_over_tls(scheme: str, receive: Receive, told: Settings) -> None:
+def test_a_proxy_may_be_spoken_to_over_tls(scheme: str, receive: Receive, configure: Settings) -> None:
     there = receive(certificate=OURS if scheme == "https" else None)
     with proxy(OURS) as between:
-        told(WEBHOOK_PROXY=f"https://receiver.test:{between.server_address[1]}/")
+        configure(WEBHOOK_PROXY=f"https://receiver.test:{between.server_address[1]}/")
         delivery = sent_to(f"{scheme}://receiver.test:{there.port}/")
     assert (delivery.status, delivery.error) == ("DELIVERED", "")
     assert len(between.asked) == 1
 
 
-def test_a_proxy_that_is_not_there_is_a_failed_try(told: Settings, receive: Receive) -> None:
+def test_a_proxy_that_is_not_there_is_a_failed_try(configure: Settings, receive: Receive) -> None:
     there = receive()
-    told(WEBHOOK_PROXY="http://127.0.0.1:1", WEBHOOK_MAX_RETRIES=0)
+    configure(WEBHOOK_PROXY="http://127.0.0.1:1", WEBHOOK_MAX_RETRIES=0)
     assert sent_to(there.url).error == "refused the connection"
     assert there.connections == 0
 

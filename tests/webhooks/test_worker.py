@@ -41,8 +41,8 @@ def test_a_worker_delivers_what_its_jobs_did(fleet: Fleet, receive: Receive) -> 
     fleet.start("--concurrency=4", settings=QUICK)
     ids = [jobs.enqueue("sample.add", {"a": 1, "b": 2}).pk for _ in range(5)]
     wait_until(all_delivered(15), what=lambda: fleet.logs()[-5000:])
-    told = [each.verify(secret) for each in there.seen]
-    assert sorted((each["data"]["id"], each["type"]) for each in told) == sorted(
+    bodies = [request.verify(secret) for request in there.seen]
+    assert sorted((item["data"]["id"], item["type"]) for item in bodies) == sorted(
         (str(pk), event) for pk in ids for event in ("job.queued", "job.started", "job.completed")
     )
 
@@ -57,7 +57,7 @@ def test_a_sender_that_is_killed_is_followed_by_another(fleet: Fleet, receive: R
     there.behaviour = behaviours.respond(200)
     fleet.start(settings=QUICK)
     wait_until(all_delivered(1))
-    assert len({(each.id, each.body) for each in there.seen}) == 1
+    assert len({(request.id, request.body) for request in there.seen}) == 1
     assert list_deliveries()[0].attempts == 1
 
 
@@ -101,7 +101,7 @@ def test_without_housekeeping_a_worker_sends_nothing(fleet: Fleet, receive: Rece
     assert (there.connections, len(list_deliveries())) == (0, 0)
 
 
-def test_a_tick_delivers_one_bounded_round(receive: Receive, told: Settings) -> None:
+def test_a_tick_delivers_one_bounded_round(receive: Receive, configure: Settings) -> None:
     there = receive()
     create_endpoint(there.url, "job.completed")
     for _ in range(10):
@@ -112,9 +112,9 @@ def test_a_tick_delivers_one_bounded_round(receive: Receive, told: Settings) -> 
     assert len(there.seen) == 10
 
 
-def test_a_tick_waits_no_longer_than_a_try_may_take(receive: Receive, told: Settings) -> None:
+def test_a_tick_waits_no_longer_than_a_try_may_take(receive: Receive, configure: Settings) -> None:
     there = receive(behaviours.hang)
-    told(WEBHOOK_TIMEOUT_SEC=0.5)
+    configure(WEBHOOK_TIMEOUT_SEC=0.5)
     create_endpoint(there.url, "job.completed")
     for _ in range(100):
         complete_job()

@@ -50,11 +50,11 @@ def test_a_row_that_somebody_locks_costs_no_other_job_its_lease(fleet: Fleet) ->
 
 
 def all_complete_in_one_stretch(fleet: Fleet, *jobs: Job) -> None:
-    for each in jobs:
-        wait_for_status(each.pk, Status.COMPLETED, Status.FAILED, seconds=5 * LEASE + WAIT_SEC, fleet=fleet)
-    expired = JobEvent.objects.filter(kind=EventKind.FAILED, job_id__in=[each.pk for each in jobs])
-    assert not expired.exists(), [each.data for each in expired]
-    assert all(len(fleet.ledger.read_job_lines(each.pk, "start")) == 1 for each in jobs)
+    for job in jobs:
+        wait_for_status(job.pk, Status.COMPLETED, Status.FAILED, seconds=5 * LEASE + WAIT_SEC, fleet=fleet)
+    expired = JobEvent.objects.filter(kind=EventKind.FAILED, job_id__in=[job.pk for job in jobs])
+    assert not expired.exists(), [job.data for job in expired]
+    assert all(len(fleet.ledger.read_job_lines(job.pk, "start")) == 1 for job in jobs)
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def test_a_killed_worker_s_job_is_recovered_retried_and_completed(fleet: Fleet, 
     assert ended.data["cause"] == Cause.LEASE_EXPIRED
     assert (ended.data["worker"], ended.data["pid"]) == ("doomed", doomed.pid)
     assert (get_job(first.pk).run.status, get_job(first.pk).run.error) == (Status.FAILED, "lease expired")
-    assert [each.attempt for each in fleet.ledger.list_calls()] == [1, 2]
+    assert [call.attempt for call in fleet.ledger.list_calls()] == [1, 2]
 
 
 def test_a_worker_back_under_its_name_recovers_its_former_life_at_once(fleet: Fleet) -> None:

@@ -23,13 +23,13 @@ def test_limits_that_are_counted_without_a_lock_are_exceeded(fleet: Fleet, chanc
         fleet, chance, jobs=150, lanes=40, longest_sec=0.1, settings=often, sabotage="unlocked_limits"
     )
     print(verdict)
-    assert any("are allowed" in each for each in verdict.broken)
+    assert any("are allowed" in violation for violation in verdict.broken)
 
 
 def test_lanes_that_run_backwards_are_noticed(fleet: Fleet, chance: random.Random) -> None:
     verdict = many_workers.run(fleet, chance, jobs=60, lanes=3, sabotage="backwards")
     print(verdict)
-    assert any("not in the order" in each for each in verdict.broken)
+    assert any("not in the order" in violation for violation in verdict.broken)
 
 
 def test_eight_processes_that_do_everything_to_lanes_break_none(fleet: Fleet, chance: random.Random) -> None:

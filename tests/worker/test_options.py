@@ -35,34 +35,34 @@ BAD = (
 )
 
 
-@pytest.mark.parametrize(("options", "said"), BAD)
-def test_a_bad_option_is_refused_by_name(db: None, options: list[str], said: str) -> None:
+@pytest.mark.parametrize(("options", "text"), BAD)
+def test_a_bad_option_is_refused_by_name(db: None, options: list[str], text: str) -> None:
     with pytest.raises(CommandError) as refusal:
         call_command("worker", *options)
     assert refusal.value.returncode == 2
-    assert said in str(refusal.value)
+    assert text in str(refusal.value)
     assert "\n" not in str(refusal.value)
     assert Worker.objects.count() == 0
 
 
 @pytest.mark.parametrize(
-    ("option", "said"),
+    ("option", "text"),
     [("--concurrency=0", "--concurrency"), ("--types=sample.unheard_of", "unheard_of"), ("--executor=fibre", "fibre")],
 )
-def test_bad_options_end_with_exit_2_and_one_clear_line(fleet: Fleet, option: str, said: str) -> None:
+def test_bad_options_end_with_exit_2_and_one_clear_line(fleet: Fleet, option: str, text: str) -> None:
     refused = worker(fleet, option)
     assert refused.returncode == 2, refused.stderr
-    assert said in refused.stderr.splitlines()[-1]
+    assert text in refused.stderr.splitlines()[-1]
     assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.parametrize(
-    ("concurrency", "types", "said"),
+    ("concurrency", "types", "text"),
     [(1, ("a",), "1 slot, thread executor, 1 job type"), (4, ("a", "b"), "4 slots, thread executor, 2 job types")],
 )
-def test_a_worker_says_in_words_what_it_serves(concurrency: int, types: tuple[str, ...], said: str) -> None:
+def test_a_worker_says_in_words_what_it_serves(concurrency: int, types: tuple[str, ...], text: str) -> None:
     options = WorkerOptions(concurrency=concurrency, serves=ServedJobs(types=types))
-    assert Registration(ProcessIdentity.current(), options).describe() == said
+    assert Registration(ProcessIdentity.current(), options).describe() == text
 
 
 def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:
@@ -76,16 +76,16 @@ def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:
 
 def test_a_name_is_free_again_after_an_orderly_end_and_after_a_kill(fleet: Fleet) -> None:
     for end in ("terminate", "kill", "terminate"):
-        each = fleet.start("--name=again", settings=LONG_LEASE_SETTINGS)
-        getattr(each, end)()
-        assert each.wait_for_end() == (0 if end == "terminate" else -9)
+        item = fleet.start("--name=again", settings=LONG_LEASE_SETTINGS)
+        getattr(item, end)()
+        assert item.wait_for_end() == (0 if end == "terminate" else -9)
 
 
 def test_a_burst_ends_by_itself_when_nothing_is_left(fleet: Fleet) -> None:
     made = [job_services.enqueue("sample.work", {"seconds": 0.05}, target="lane") for _ in range(5)]
     burst = fleet.start("--burst", "--concurrency=2", settings=LONG_LEASE_SETTINGS, wait=False)
     assert burst.wait_for_end() == 0, burst.output
-    assert {get_job(each.pk).status for each in made} == {Status.COMPLETED}
+    assert {get_job(item.pk).status for item in made} == {Status.COMPLETED}
 
 
 @pytest.mark.pg_only
@@ -100,7 +100,7 @@ def test_a_burst_does_not_end_while_somebody_has_a_lane_in_hand(fleet: Fleet) ->
         with pytest.raises(AssertionError, match="did not end"):
             burst.wait_for_end(1.0)
     assert burst.wait_for_end() == 0, burst.output
-    assert {get_job(each.pk).status for each in behind} == {Status.COMPLETED}
+    assert {get_job(item.pk).status for item in behind} == {Status.COMPLETED}
 
 
 def test_a_burst_leaves_what_is_ready_for_others(fleet: Fleet) -> None:
@@ -118,7 +118,7 @@ def test_a_worker_takes_only_what_it_serves(fleet: Fleet) -> None:
     ]
     mine = job_services.enqueue("sample.noop", resource="attic", tenant="acme")
     wait_for_status(mine.pk, Status.COMPLETED, fleet=fleet)
-    assert {get_job(each.pk).status for each in others} == {Status.QUEUED}
+    assert {get_job(item.pk).status for item in others} == {Status.QUEUED}
 
 
 def test_log_lines_are_json_when_asked_for(fleet: Fleet) -> None:

@@ -29,7 +29,7 @@ def test_handlers_that_hold_every_pooled_connection_cost_no_lease(fleet: Fleet) 
     wait_for_status(endless.pk, Status.CANCELLED, fleet=fleet)
     for made in long:
         wait_for_status(made.pk, Status.COMPLETED, Status.FAILED, fleet=fleet)
-    assert [each.status for made in long for each in list_attempts(made.pk)] == [Status.COMPLETED] * len(long)
+    assert [job.status for made in long for job in list_attempts(made.pk)] == [Status.COMPLETED] * len(long)
     after = job_services.enqueue("sample.query", {"seconds": 0})
     wait_for_status(after.pk, Status.COMPLETED, fleet=fleet)
     assert "lost the leases" not in worker.output

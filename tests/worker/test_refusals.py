@@ -60,12 +60,12 @@ def test_a_turn_whose_commit_was_not_answered_leaves_no_job_behind(
     assert not errors
     assert status_of(first) == Status.COMPLETED
     assert status_of(second) == Status.RUNNING
-    assert [each.id for each in worker.running] == [first.pk]
+    assert [item.id for item in worker.running] == [first.pk]
 
     worker._try_turn()
     assert len(worker.recorder.returned) == 0
     held_by_it = Job.objects.running().filter(lease_owner__startswith=f"{worker.identity.process_key}#")
-    assert {job.pk for job in held_by_it} == {each.id for each in worker.running} == {second.pk}
+    assert {job.pk for job in held_by_it} == {item.id for item in worker.running} == {second.pk}
     assert list_event_kinds(first) == ["SUBMITTED", "RUNNING", "COMPLETED"]
     assert list_event_kinds(second) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING"]
     assert Job.objects.get(pk=second.pk).attempt == 1
@@ -128,9 +128,9 @@ def test_a_few_claims_and_ends_have_a_line_each_and_many_share_one(
         worker._on_return(job, Completed())
     worker._drain_events()
     worker._try_turn()
-    said = [line for line in caplog.messages if "claimed" in line or "finished: completed" in line]
-    assert len(said) == lines
-    assert all(sum(str(each.pk) in line for line in said) == 2 for each in Job.objects.all())
+    fields = [line for line in caplog.messages if "claimed" in line or "finished: completed" in line]
+    assert len(fields) == lines
+    assert all(sum(str(job.pk) in line for line in fields) == 2 for job in Job.objects.all())
 
 
 def test_each_failure_has_its_own_line(worker: WorkerLoop, caplog: pytest.LogCaptureFixture) -> None:
@@ -171,8 +171,8 @@ def no_devils() -> Iterator[None]:
     """A database that refuses one result, for reasons that nobody of ours has foreseen."""
     for statements in (REFUSE, ALLOW):
         with connection.cursor() as cursor:
-            for each in statements[connection.vendor]:
-                cursor.execute(each)
+            for statement in statements[connection.vendor]:
+                cursor.execute(statement)
         if statements is REFUSE:
             yield
 

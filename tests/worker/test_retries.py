@@ -52,15 +52,15 @@ def exhaust(fleet: Fleet, times: int = 1_000_000) -> tuple[Job, Job]:
     )
 
     jobs = list_attempts(first.pk)
-    starts = [get_event(each.pk, EventKind.RUNNING).at for each in jobs]
-    ends = [get_event(each.pk, EventKind.FAILED).at for each in jobs]
+    starts = [get_event(job.pk, EventKind.RUNNING).at for job in jobs]
+    ends = [get_event(job.pk, EventKind.FAILED).at for job in jobs]
     waits = [(start - end).total_seconds() for end, start in zip(ends, starts[1:], strict=False)]
-    print(f"waited {', '.join(f'{each:.2f}' for each in waits)} s with a base of {BASE_SEC} s")
+    print(f"waited {', '.join(f'{item:.2f}' for item in waits)} s with a base of {BASE_SEC} s")
     for waited, delay in zip(waits, (BASE_SEC, 2 * BASE_SEC, 4 * BASE_SEC), strict=True):
         assert delay <= waited <= delay + LATE_SEC
     assert jobs[-1].permanently_failed
     assert jobs[-1].blocks_target
-    assert [each.blocks_target for each in jobs[:-1]] == [False] * 3
+    assert [job.blocks_target for job in jobs[:-1]] == [False] * 3
     assert (get_job(waiting.pk).status, fleet.ledger.read_job_lines(waiting.pk)) == (Status.QUEUED, [])
     return first, waiting
 
@@ -69,8 +69,8 @@ def exhaust(fleet: Fleet, times: int = 1_000_000) -> tuple[Job, Job]:
 def test_no_retry_and_exhausted_tokens_end_a_chain_at_once(fleet: Fleet, executor: str) -> None:
     fleet.start("--concurrency=4", f"--executor={executor}", settings=LONG_LEASE_SETTINGS)
     hopeless = job_services.enqueue("sample.hopeless")
-    spent = job_services.enqueue("sample.tokens", {"each": 40, "times": 5}, token_limit=100)
-    within = job_services.enqueue("sample.tokens", {"each": 20, "times": 5}, token_limit=100)
+    spent = job_services.enqueue("sample.tokens", {"amount": 40, "times": 5}, token_limit=100)
+    within = job_services.enqueue("sample.tokens", {"amount": 20, "times": 5}, token_limit=100)
 
     wait_for_status(hopeless.pk, Status.FAILED, fleet=fleet)
     over = wait_for_status(spent.pk, Status.FAILED, fleet=fleet)

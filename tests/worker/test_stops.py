@@ -77,8 +77,8 @@ def test_stop_requests_survive_the_loss_of_the_lease(fleet: Fleet) -> None:
     doomed.kill()
     fleet.start("--name=heir")
 
-    for wanted, each in held.items():
-        wait_for_status(each.pk, wanted, fleet=fleet)
+    for wanted, item in held.items():
+        wait_for_status(item.pk, wanted, fleet=fleet)
 
     follow_nothing(fleet, *held.values())
 
@@ -94,7 +94,7 @@ def test_stop_requests_survive_the_hand_back(fleet: Fleet) -> None:
     leaving.unfreeze()
     assert leaving.wait_for_end() == 0, leaving.output
 
-    assert {wanted: get_job(each.pk).status for wanted, each in held.items()} == {each: each for each in held}
+    assert {wanted: get_job(item.pk).status for wanted, item in held.items()} == {lease: lease for lease in held}
     fleet.start("--name=heir", settings=LONG_LEASE_SETTINGS)
     follow_nothing(fleet, *held.values())
 
@@ -140,8 +140,8 @@ def follow_nothing(fleet: Fleet, *held: Job) -> None:
     """Neither a retry nor another start: a job that comes after them is done first."""
     last = job_services.enqueue("sample.noop")
     wait_for_status(last.pk, Status.COMPLETED, fleet=fleet)
-    for each in held:
-        assert not Job.objects.filter(retry_of=each).exists()
-        assert len(fleet.ledger.read_job_lines(each.pk, "start")) == 1
-        assert get_job(each.pk).attempt == 1
-        assert EventKind.HANDED_BACK not in list_event_kinds(each)
+    for lease in held:
+        assert not Job.objects.filter(retry_of=lease).exists()
+        assert len(fleet.ledger.read_job_lines(lease.pk, "start")) == 1
+        assert get_job(lease.pk).attempt == 1
+        assert EventKind.HANDED_BACK not in list_event_kinds(lease)

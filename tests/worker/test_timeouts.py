@@ -33,11 +33,11 @@ def test_a_handler_past_its_time_is_ended_and_retried(fleet: Fleet, executor: st
     for job_id in late:
         first = wait_for_status(job_id, Status.FAILED, fleet=fleet)
         second = wait_for_status(get_retry(job_id).pk, Status.FAILED, fleet=fleet)
-        for each in (first, second):
-            assert get_event(each.pk, EventKind.FAILED).data["cause"] == Cause.TIMEOUT
-            assert each.run.error.startswith("timeout")
-            took = (each.run.finished_at - each.run.started_at).total_seconds()
-            print(f"{each.job_type} in a {executor}: ended after {took:.2f} s of 0.5 s")
+        for job in (first, second):
+            assert get_event(job.pk, EventKind.FAILED).data["cause"] == Cause.TIMEOUT
+            assert job.run.error.startswith("timeout")
+            took = (job.run.finished_at - job.run.started_at).total_seconds()
+            print(f"{job.job_type} in a {executor}: ended after {took:.2f} s of 0.5 s")
         assert second.permanently_failed
 
 
@@ -64,7 +64,7 @@ def test_a_deaf_thread_past_its_time_fails_without_a_retry_and_keeps_its_slot(fl
     naps = [job_services.enqueue("sample.sleepy", {"seconds": 0.2}) for _ in range(3)]
     for nap in naps:
         wait_for_status(nap.pk, Status.COMPLETED, fleet=fleet)
-    mine = [each for each in fleet.ledger.list_calls() if each.type == "sample.sleepy"]
+    mine = [call for call in fleet.ledger.list_calls() if call.type == "sample.sleepy"]
     assert all(one.end <= two.start for one, two in pairwise(mine)), "only one slot is left"
 
     gate.touch()

@@ -23,7 +23,7 @@ def test_limits_hold_under_every_isolation_level_that_a_host_asks_for(fleet: Fle
 @pytest.mark.timeout(240)
 def test_a_count_at_the_host_s_isolation_level_exceeds_limits(fleet: Fleet, chance: random.Random) -> None:
     verdict = isolation.unguarded(fleet, chance, jobs=60, direct=2)
-    assert any("are allowed" in each for each in verdict.broken)
+    assert any("are allowed" in violation for violation in verdict.broken)
 
 
 @pytest.mark.timeout(120)
@@ -56,4 +56,4 @@ def test_claims_whose_commit_was_not_answered_stay_when_nobody_hands_them_back(
 ) -> None:
     verdict = commit_cuts.run(fleet, chance, cuts=40, back_sec=15, sabotage="keep_unknown_claims")
     print(verdict)
-    assert any("nobody runs it" in each for each in verdict.broken)
+    assert any("nobody runs it" in violation for violation in verdict.broken)

@@ -52,7 +52,7 @@ def test_ends_that_come_after_it_are_told_together(caplog: pytest.LogCaptureFixt
     worker._drain_events()
     worker.turn_runner.run(may_claim=True)
     worker.recorder.log_lost_jobs()
-    [line] = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert all(str(job.id) in line for job in late)
     assert (len(worker.running), len(worker.recorder.returned)) == (0, 0)
 
@@ -62,7 +62,9 @@ def overdue(count: int, *, returned: bool = False) -> list[RunningJob]:
     job_services.enqueue_many([{"job_type": "sample.noop"}] * count)
     claims = Claimer("one", ServedJobs(("sample.noop",)), "one").claim(range(count), lease_sec=30)
     past = time.monotonic() - 1
-    return [RunningJob(each, Context(job_id=each.id, params={}), deadline=past, returned=returned) for each in claims]
+    return [
+        RunningJob(claim, Context(job_id=claim.id, params={}), deadline=past, returned=returned) for claim in claims
+    ]
 
 
 def watch(*jobs: RunningJob) -> None:

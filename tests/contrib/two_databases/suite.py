@@ -38,21 +38,21 @@ class InATestCase(TestCase):
 def test_a_fixture_brings_the_database_of_the_jobs_along(drain_jobs: Any, assert_enqueued: Any) -> None:
     sample.add.enqueue(a=1, b=2)
     assert assert_enqueued(sample.add)._state.db == "queue"
-    assert [each.status for each in drain_jobs()] == [Status.COMPLETED]
+    assert [job.status for job in drain_jobs()] == [Status.COMPLETED]
     assert get_user_model().objects.count() == 0
 
 
 @pytest.mark.django_db
 def test_so_it_does_beside_a_mark(inline_jobs: list[Job], client: Any) -> None:
     clash.enqueue()
-    assert [each.status for each in inline_jobs] == [Status.FAILED]
+    assert [job.status for job in inline_jobs] == [Status.FAILED]
     assert get_user_model().objects.count() == 0
 
 
 @pytest.mark.django_db(True, databases=["default"])
 def test_what_a_mark_says_else_stays_said(drain_jobs: Any) -> None:
     clash.enqueue()
-    assert [each.status for each in drain_jobs()] == [Status.FAILED]
+    assert [job.status for job in drain_jobs()] == [Status.FAILED]
     assert not any(connections[alias].in_atomic_block for alias in ("default", "queue"))
     assert get_user_model().objects.count() == 1
 

@@ -87,8 +87,8 @@ def test_jobs_of_no_addon_are_not_limited_per_addon() -> None:
 
 @pytest.mark.parametrize("shut", [{"paused": True}, {"reserved": True}])
 def test_a_limit_that_is_shut_has_no_room_whatever_its_maximum(shut: dict[str, bool]) -> None:
-    for most in (None, 9):
-        limit = Limit("resource", "ollama", most, **shut)
+    for maximum in (None, 9):
+        limit = Limit("resource", "ollama", maximum, **shut)
         assert count_free(limit, used()) == 0
         assert blocking(Limits(), STORY, [limit]) == ("resource", "ollama")
         assert blocking(PerResourceLimit(), STORY, [limit]) == ("resource", "ollama")

@@ -63,7 +63,7 @@ def line(spelled: str, policy: FairShare) -> list[ShareCandidate]:
 
 
 def spell(jobs: list[ShareCandidate]) -> str:
-    return "".join(each.flow.addon_id.upper() if each.priority == 75 else each.flow.addon_id for each in jobs)
+    return "".join(job.flow.addon_id.upper() if job.priority == 75 else job.flow.addon_id for job in jobs)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def spell(jobs: list[ShareCandidate]) -> str:
 )
 def test_shares_take_turns_within_a_priority(weights: dict[str, float], before: str, after: str) -> None:
     policy = FairShare(weights=weights)
-    found = sorted(line(before, policy), key=lambda each: -each.priority)
+    found = sorted(line(before, policy), key=lambda job: -job.priority)
     assert spell(order_by_share(found, {}, 0.0)) == after
 
 

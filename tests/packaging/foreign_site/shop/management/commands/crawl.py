@@ -35,8 +35,13 @@ class Command(BaseCommand):
             if url not in self.seen:
                 waiting += [found for found in self._visit(url) if found.startswith(home) and self._is_news(found)]
         broken = {url: status for url, status in self.seen.items() if status >= 400 and status != 405}  # 405: a verb
-        told = {"pages": len(self.seen), "broken": broken, "spoiled": sorted(self.spoiled), "shown": sorted(self.shown)}
-        self.stdout.write(json.dumps(told))
+        fields = {
+            "pages": len(self.seen),
+            "broken": broken,
+            "spoiled": sorted(self.spoiled),
+            "shown": sorted(self.shown),
+        }
+        self.stdout.write(json.dumps(fields))
 
     def _visit(self, url):
         answer = self.client.get(url)
@@ -45,7 +50,7 @@ class Command(BaseCommand):
             return []
         page = answer.content.decode()
         links = [unescape(link) for link in LINK.findall(page)]
-        values = [unescape(value) for each in INPUT.findall(page) for value in VALUE.findall(each)]
+        values = [unescape(value) for item in INPUT.findall(page) for value in VALUE.findall(item)]
         self.spoiled |= {f"{url} {link}" for link in links if SEPARATED.search(urlsplit(link).path)}
         self.spoiled |= {f"{url} {value}" for value in values if SEPARATED.fullmatch(value)}
         self.shown |= {found[0] for found in re.finditer(rf"(?<![\d.]){SEPARATED.pattern}(?![\d.])", page)}

@@ -14,8 +14,8 @@ class Command(BaseCommand):
         parser.add_argument("count", type=int)
 
     def handle(self, count, **options):
-        said = {"job_type": "shop.receipt", "target": "press", "hold": True, "token_limit": 12_345}
-        made = job_services.enqueue_many([{**said, "params": {"order": 1000 + number}} for number in range(count)])
+        fields = {"job_type": "shop.receipt", "target": "press", "hold": True, "token_limit": 12_345}
+        made = job_services.enqueue_many([{**fields, "params": {"order": 1000 + number}} for number in range(count)])
         limits.set_maximum("resource", "press", maximum=1_500)
         schedule = create({"name": "hourly", "job_type": "system.noop", "every_sec": 5_400, "misfire_grace_sec": 1_200})
         self.stdout.write(json.dumps({"job": str(made[0]), "schedule": str(schedule.pk)}))

@@ -32,18 +32,18 @@ class Form(HTMLParser):
         self.fields, self._select, self._text = {}, None, None
 
     def handle_starttag(self, tag, attrs):
-        said = dict(attrs)
-        if tag == "input" and said.get("type") not in ("submit", "button", "checkbox", "radio"):
-            self._keep(said, said.get("value") or "")
-        elif tag == "input" and "checked" in said:
-            self._keep(said, said.get("value", "on"))
+        attributes = dict(attrs)
+        if tag == "input" and attributes.get("type") not in ("submit", "button", "checkbox", "radio"):
+            self._keep(attributes, attributes.get("value") or "")
+        elif tag == "input" and "checked" in attributes:
+            self._keep(attributes, attributes.get("value", "on"))
         elif tag == "select":
-            self._select = said
-        elif tag == "option" and self._select and "selected" in said:
-            self._keep(self._select, said.get("value", ""))
+            self._select = attributes
+        elif tag == "option" and self._select and "selected" in attributes:
+            self._keep(self._select, attributes.get("value", ""))
         elif tag == "textarea":
-            self._text = said
-            self._keep(said, "")
+            self._text = attributes
+            self._keep(attributes, "")
 
     def handle_data(self, data):
         if self._text is not None:
@@ -55,6 +55,6 @@ class Form(HTMLParser):
         elif tag == "select":
             self._select = None
 
-    def _keep(self, said, value):
-        if said.get("name"):
-            self.fields[said["name"]] = value
+    def _keep(self, text, value):
+        if text.get("name"):
+            self.fields[text["name"]] = value

@@ -18,5 +18,5 @@ class Command(BaseCommand):
             ConcurrencyLimit.objects.get(key="press"),
             Schedule.objects.get(),
         )
-        told = {"job": [job.priority, job.params["order"]], "limit": [limit.pk, limit.max]}
-        self.stdout.write(json.dumps({**told, "schedule": [schedule.every_sec, schedule.misfire_grace_sec]}))
+        fields = {"job": [job.priority, job.params["order"]], "limit": [limit.pk, limit.max]}
+        self.stdout.write(json.dumps({**fields, "schedule": [schedule.every_sec, schedule.misfire_grace_sec]}))
