@@ -246,7 +246,8 @@ class Health:
     is_closed: bool = False  # by a success
     pause_sec: float = 0.0
 
-    def after(self, result: AttemptResult) -> Health:
+    def add_result(self, result: AttemptResult) -> Health:
+        """Return the state after one more result."""
         if not result.error:
             return Health(0, is_closed=True)
         failures = self.failures + 1
@@ -279,7 +280,7 @@ def _record_health(results: Sequence[AttemptResult]) -> set[UUID]:
     enabled: set[UUID] = set()
     ids_by_health: dict[Health, list[UUID]] = {}
     for endpoint in locked.annotate(failing_for_long=Case(When(failing_for_long, then=True), default=False)):
-        health = reduce(Health.after, by_endpoint[endpoint.pk], Health(endpoint.failures))
+        health = reduce(Health.add_result, by_endpoint[endpoint.pk], Health(endpoint.failures))
         if health != Health(0, is_closed=True) or endpoint.failures or endpoint.open_until is not None:
             ids_by_health.setdefault(health, []).append(endpoint.pk)
         if not endpoint.enabled:

@@ -77,7 +77,7 @@ class EndpointForm(forms.ModelForm):
     def clean_url(self) -> str:
         return str(validate_with(services.VALIDATORS["url"], self.cleaned_data["url"]))
 
-    def changes(self) -> dict[str, Any]:
+    def collect_changes(self) -> dict[str, Any]:
         """Return the changed fields, for the services."""
         return {name: self.cleaned_data[name] for name in services.VALIDATORS if name in self.changed_data}
 
@@ -144,7 +144,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         actor = actors.make_user_actor(request.user)
         if change:
-            services.update(obj.pk, form.changes(), actor=actor)
+            services.update(obj.pk, form.collect_changes(), actor=actor)
         else:
             fields = form.cleaned_data
             endpoint, obj.new_secret = services.create(
