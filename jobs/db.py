@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, TypeVar
 
@@ -220,3 +220,41 @@ def _immediate(using: Any) -> Iterator[None]:
         yield
     finally:
         using.transaction_mode = before
+
+
+def set_short_timeouts(seconds: float) -> None:
+    """Limit the statements, locks and idle transactions of this connection: the next turn can try again."""
+    milliseconds = max(int(seconds * 1000), 100)
+    _apply_session_settings(
+        {
+            "statement_timeout": str(milliseconds),
+            "lock_timeout": str(milliseconds * 9 // 10),  # comes first: waiting for a lock is not an outage
+            "idle_in_transaction_session_timeout": str(milliseconds),
+        }
+    )
+
+
+def prefer_indexes() -> None:
+    """Forbid sequential scans: the queue may fill within seconds, and an old plan would scan all of it."""
+    _apply_session_settings({"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"})
+
+
+def set_read_committed() -> None:
+    """Override a stricter default isolation of the role or database: limits are counted after a lock."""
+    _apply_session_settings({"default_transaction_isolation": "'read committed'"})
+
+
+def _apply_session_settings(session_settings: dict[str, str]) -> None:
+    """Set parameters on this thread's PostgreSQL connection, once for each connection."""
+    using = connection()
+    if not has_server(using):
+        return
+    using.ensure_connection()
+    raw = using.connection
+    applied = getattr(raw, "jobs_settings", {})
+    if session_settings.items() <= applied.items():
+        return
+    with using.cursor() as cursor:
+        cursor.execute("; ".join(f"SET {name} = {value}" for name, value in session_settings.items()))
+    with suppress(AttributeError):  # a connection without attributes gets the settings each time
+        raw.jobs_settings = applied | session_settings

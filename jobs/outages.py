@@ -1,23 +1,16 @@
-"""The engine's database: outages, timeouts, and the hot statements of PostgreSQL, prepared on the server.
-
-Long-lived threads outlast a database that goes away, comes back, or stops answering.
-"""
+"""Survive database outages: long-lived threads outlast a database that goes away, comes back or stops answering."""
 
 from __future__ import annotations
 
 import logging
 import os
 import random
-import re
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from itertools import count
 from typing import Any
-from uuid import UUID
 
 from django.db import (
     DatabaseError,
@@ -26,11 +19,9 @@ from django.db import (
     InterfaceError,
     OperationalError,
     close_old_connections,
-    transaction,
 )
 
 from jobs import db
-from jobs.engine.sql import Statement
 
 FIRST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.1, 4.0
 RECOVERY_CHECK_SEC = 0.25
@@ -38,9 +29,6 @@ IDLE_SEC = 60.0
 OUTAGE_ERRORS = (OperationalError, InterfaceError)
 ROLLED_BACK_SQLSTATES = {"40001", "40P01", "55P03"}  # serialization failure, deadlock, lock timeout
 RAISED_BY_TRIGGER = "P0001"  # PL/pgSQL's RAISE EXCEPTION
-NOW = "statement_timestamp()"
-# None would forbid preparing altogether; statements of the host's stay as they were.
-EXPLICIT_PREPARE_ONLY = 1_000_000_000
 
 
 class Outage:
@@ -203,118 +191,3 @@ def close_connection() -> None:
     connection.savepoint_ids = []
     connection.needs_rollback = False
     connection.close()
-
-
-def set_short_timeouts(seconds: float) -> None:
-    """Let no statement, lock or forgotten transaction of this connection take longer: the next turn can try again."""
-    milliseconds = max(int(seconds * 1000), 100)
-    _apply_settings(
-        {
-            "statement_timeout": str(milliseconds),
-            "lock_timeout": str(milliseconds * 9 // 10),  # comes first: a wait for a lock is no outage
-            "idle_in_transaction_session_timeout": str(milliseconds),
-        }
-    )
-
-
-def prefer_indexes() -> None:
-    """The queue may fill within seconds: a plan made from what it held before would walk all of it."""
-    _apply_settings({"enable_seqscan": "off", "plan_cache_mode": "force_generic_plan"})
-
-
-def set_read_committed() -> None:
-    """Keep a stricter default of the role or database from this connection: limits are counted after a lock."""
-    _apply_settings({"default_transaction_isolation": "'read committed'"})
-
-
-def _apply_settings(settings: dict[str, str]) -> None:
-    """Set these on this thread's PostgreSQL connection, once in its life."""
-    connection = db.connection()
-    if not db.has_server(connection):
-        return
-    connection.ensure_connection()
-    raw = connection.connection
-    told = getattr(raw, "jobs_settings", {})
-    if settings.items() <= told.items():
-        return
-    with connection.cursor() as cursor:
-        cursor.execute("; ".join(f"SET {name} = {value}" for name, value in settings.items()))
-    with suppress(AttributeError):  # a connection that takes no marks is told every time
-        raw.jobs_settings = told | settings
-
-
-def execute(connection: Any, sql: str, params: Any) -> list[Any]:
-    """Run a statement, prepared on the server unless the host logs or wraps its queries."""
-    if connection.queries_logged or connection.execute_wrappers:
-        with connection.cursor() as cursor:
-            cursor.execute(sql, params)
-            return cursor.fetchall()
-    raw = _get_driver_connection(connection)
-    with connection.wrap_database_errors:
-        return _execute_prepared(raw, sql, params).fetchall()
-
-
-def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
-    """Run statements in one round trip and one commit. The first error that is raised is the first that happened."""
-    from psycopg import Pipeline
-
-    if connection.queries_logged or connection.execute_wrappers or not Pipeline.is_supported():
-        with transaction.atomic(using=connection.alias):
-            return [execute(connection, *each) for each in statements]
-    raw = _get_driver_connection(connection)
-    with connection.wrap_database_errors:
-        with raw.pipeline():  # up to its end the server treats what it gets as one transaction
-            cursors = [_execute_prepared(raw, *statement, place=place) for place, statement in enumerate(statements)]
-        return [cursor.fetchall() for cursor in cursors]
-
-
-def to_array(values: Iterable[UUID | int]) -> str:
-    """Write an array parameter as the server reads it; the driver's own dumper is many times slower."""
-    return f"{{{','.join(map(str, values))}}}"
-
-
-def _execute_prepared(raw: Any, sql: str, params: Any, *, place: int = 0) -> Any:
-    """Execute a statement with the connection's cursor for this place of a pipeline; a new one costs 6 % of a turn.
-
-    It has the server's own placeholders: in a long statement, the driver would look for ours every time.
-    """
-    from psycopg import RawCursor
-
-    text, names = _number_placeholders(sql)
-    values = params if params is None else [params[name] for name in names] if names else list(params)
-    cursors = raw.__dict__.setdefault("jobs_cursors", {})
-    cursor = cursors.get(place) or cursors.setdefault(place, RawCursor(raw))
-    return cursor.execute(text, values, prepare=raw.jobs_prepare)
-
-
-@cache
-def _number_placeholders(sql: str) -> tuple[bytes, list[str]]:
-    """Placeholders as numbers; and the names of those that have one, in their order."""
-    names: list[str] = []
-    places = count(1)
-
-    def number(found: re.Match[str]) -> str:
-        if found[0] == "%%":
-            return "%"
-        if found[1] is None:
-            return f"${next(places)}"
-        if found[1] not in names:
-            names.append(found[1])
-        return f"${names.index(found[1]) + 1}"
-
-    return re.sub(r"%%|%s|%\((\w+)\)s", number, sql).encode(), names
-
-
-def _get_driver_connection(connection: Any) -> Any:
-    """Return the driver's connection, which says in `jobs_prepare` whether statements can be kept on the server.
-
-    They cannot behind a transaction pooler, for which Django is told to disable server-side cursors.
-    """
-    connection.close_if_health_check_failed()
-    connection.ensure_connection()
-    connection.validate_no_broken_transaction()
-    raw = connection.connection
-    if raw.prepare_threshold is None:
-        raw.prepare_threshold = EXPLICIT_PREPARE_ONLY
-    raw.jobs_prepare = not connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)
-    return raw

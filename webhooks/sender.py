@@ -18,7 +18,8 @@ from django.db import DatabaseError
 
 from jobs import db
 from jobs.conf import conf
-from jobs.outages import Outage, set_short_timeouts
+from jobs.db import set_short_timeouts
+from jobs.outages import Outage
 from jobs.signals import events_committed
 from webhooks import attempt, deliveries, fanout
 from webhooks.models import WebhookEndpoint, WebhookMessage

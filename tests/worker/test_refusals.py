@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from django.db import DatabaseError, DataError, OperationalError, connection
 
+from jobs.db import set_short_timeouts
 from jobs.engine.claim import ServedJobs
 from jobs.engine.worker import WorkerLoop, WorkerOptions, turn
 from jobs.engine.worker.turn import TurnResult, take_turn
 from jobs.models import ConcurrencyLimit, Job
-from jobs.outages import set_short_timeouts
 from jobs.outcomes import Completed, Failed
 from jobs.services import jobs as job_services
 from jobs.states import Status

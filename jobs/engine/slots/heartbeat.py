@@ -11,9 +11,10 @@ from uuid import UUID
 
 from jobs import db
 from jobs.conf import conf
+from jobs.db import set_short_timeouts
 from jobs.engine.slots import leases
 from jobs.engine.worker.heartbeat import lease_margin_sec
-from jobs.outages import Outage, set_short_timeouts
+from jobs.outages import Outage
 
 logger = logging.getLogger("jobs.engine.slots.heartbeat")
 

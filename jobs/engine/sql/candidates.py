@@ -12,7 +12,7 @@ from uuid import UUID
 
 from jobs import db
 from jobs.engine.sql import to_uuid
-from jobs.outages import execute
+from jobs.engine.sql.prepared import execute
 from jobs.policies.concurrency import Flow
 
 WINDOW = 1000

@@ -19,7 +19,7 @@ from django.utils import timezone
 from jobs import db
 from jobs.engine.sql import Statement, to_stored, to_uuid
 from jobs.engine.sql.columns import CLAIM_COLUMNS
-from jobs.outages import NOW, execute, to_array
+from jobs.engine.sql.prepared import NOW, execute, to_array
 from jobs.process_identity import read_beat_clock
 
 

@@ -25,8 +25,8 @@ from jobs import db, notifications
 from jobs.actors import Actor
 from jobs.engine.job_spec import COLUMNS, JobSpec, to_row
 from jobs.engine.sql.columns import INITIAL_VALUES, SUBMISSION_COLUMNS
+from jobs.engine.sql.prepared import execute
 from jobs.models import Gate
-from jobs.outages import execute
 
 CLOSED, TIME, LANE, READY = (gate.value for gate in (Gate.CLOSED, Gate.TIME, Gate.LANE, Gate.READY))
 HELD_REASON = "held on submission"

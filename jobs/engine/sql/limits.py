@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jobs import db
 from jobs.engine.sql import Statement
-from jobs.outages import NOW, execute_together
+from jobs.engine.sql.prepared import NOW, execute_together
 
 _SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from jobs import db
 from jobs.engine.sql import to_datetime, to_stored
-from jobs.outages import NOW, execute
+from jobs.engine.sql.prepared import NOW, execute
 
 # A target `t` is closed while an operator paused it, or one of its jobs holds it without waiting to run.
 _CLOSED = """(t.paused OR EXISTS (

@@ -13,10 +13,11 @@ from collections.abc import Callable
 
 from jobs import db, process_identity
 from jobs.conf import conf
+from jobs.db import set_short_timeouts
 from jobs.engine.sql.claim import renew_leases
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.models import Job
-from jobs.outages import Outage, break_hung_connections, set_short_timeouts
+from jobs.outages import Outage, break_hung_connections
 from jobs.states import StopMode
 
 logger = logging.getLogger("jobs.engine.heartbeat")

@@ -7,8 +7,9 @@ import threading
 
 from jobs import db
 from jobs.conf import conf
+from jobs.db import set_short_timeouts
 from jobs.engine.worker.running_jobs import RunningJobs
-from jobs.outages import Outage, set_short_timeouts
+from jobs.outages import Outage
 
 logger = logging.getLogger("jobs.engine.scribe")
 BATCH_WINDOW_SEC = 0.5  # progress and log lines of such a window are written together

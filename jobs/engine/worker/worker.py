@@ -19,6 +19,7 @@ from django.db import OperationalError
 
 from jobs import actors, db
 from jobs.conf import conf
+from jobs.db import prefer_indexes, set_read_committed, set_short_timeouts
 from jobs.engine.claim import Claimer, ServedJobs
 from jobs.engine.executors.run import CaptureLogs
 from jobs.engine.executors.thread import Executor, OnReturn, ThreadExecutor
@@ -34,7 +35,7 @@ from jobs.engine.worker.running_jobs import RunningJob, RunningJobs
 from jobs.engine.worker.turn import TurnRunner
 from jobs.models import WorkerState
 from jobs.notifications import Listener
-from jobs.outages import Outage, is_rolled_back, prefer_indexes, set_read_committed, set_short_timeouts
+from jobs.outages import Outage, is_rolled_back
 from jobs.outcomes import Outcome, Stopped
 from jobs.process_identity import ProcessIdentity
 
