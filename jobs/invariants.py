@@ -27,7 +27,7 @@ RUN_OPEN = ("status", "finished_at", "exit_code", "error", "artifacts")
 TERMINAL = "('COMPLETED', 'FAILED', 'SKIPPED', 'CANCELLED')"
 
 DISPATCHED = "OLD.dispatched_at IS NOT NULL"
-LIVE_MEMBER = f"SELECT 1 FROM {JOB} WHERE group_id = NEW.id AND status NOT IN {TERMINAL}"  # noqa: S608 — constants of this module
+LIVE_MEMBER = f"SELECT 1 FROM {JOB} WHERE group_id = NEW.id AND status NOT IN {TERMINAL}"  # noqa: S608 — constants
 ENDED_GROUP = f"SELECT 1 FROM {GROUP} WHERE id = NEW.group_id AND status NOT IN ('PENDING', 'RUNNING')"  # noqa: S608
 GROUP_ENDS = "NEW.status NOT IN ('PENDING', 'RUNNING')"
 JOINS_GROUP = f"NEW.group_id IS NOT NULL AND NEW.status NOT IN {TERMINAL}"
@@ -133,7 +133,7 @@ _differs = partial(_any_changed, "IS NOT")
 
 def _trigger_against_replace(table: str, key: str) -> Trigger:
     """Reject INSERT OR REPLACE, which deletes and inserts without firing any trigger on UPDATE."""
-    exists = f"EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})"  # noqa: S608 — constants of this module
+    exists = f"EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})"  # noqa: S608 — constants
     return _sqlite_trigger(f"{table}_not_replaced", table, "INSERT", exists, REPLACED)
 
 

@@ -133,8 +133,9 @@ class Watchdog(threading.Thread):
             job.mark_lost()
 
     def _check_deadlines(self, job: RunningJob, now: float) -> None:
-        limit, started = job.claim.max_runtime_sec, job.started
-        if limit is not None and started is not None and now - started > limit and not (job.timed_out or job.lost):
+        limit, started_at = job.claim.max_runtime_sec, job.started_at
+        is_over = limit is not None and started_at is not None and now - started_at > limit
+        if is_over and not (job.timed_out or job.lost):
             job.timed_out = True
             self.on_timeout(job)
         if job.is_unresponsive(now, STOP_GRACE_SEC):

@@ -28,7 +28,7 @@ class RunningJob:
     claim: Claim
     ctx: Context
     deadline: float  # the lease is certain to be ours until then
-    started: float | None = None  # when its handler was called; a claimed job may wait for its process first
+    started_at: float | None = None  # when its handler was called; a claimed job may wait for its process first
     interrupt: Callable[[], None] = lambda: None  # makes a handler that can be interrupted stop
     kill: Callable[[], None] | None = None  # ends a handler by force, where that is possible
     stop_requested_at: float | None = None
@@ -56,13 +56,13 @@ class RunningJob:
         """Record the start of the handler, unless it was cancelled; return whether the handler may be called."""
         with self.start_lock:
             if not self.start_cancelled:
-                self.started = time.monotonic()
+                self.started_at = time.monotonic()
             return not self.start_cancelled
 
     def cancel_start(self) -> bool:
         """Keep the handler from being called; return whether this call was the first and in time."""
         with self.start_lock:
-            is_first = self.started is None and not self.start_cancelled
+            is_first = self.started_at is None and not self.start_cancelled
             self.start_cancelled |= is_first
             return is_first
 
