@@ -26,7 +26,7 @@ class Liveness(StrEnum):
 class ProcessIdentity:
     name: str
     host: str
-    read_boot_id: str
+    boot_id: str
     namespace: str
     pid: int
     started: str
