@@ -70,17 +70,17 @@ def explain(job_id: UUID) -> Explanation:
     job = facts.job
     if job.status == Status.RUNNING or job.is_terminal:
         return Explanation(_("It is %s.") % STATUS_IN_SENTENCE[Status(job.status)])
-    found = reasons.find_reasons(facts)
-    prediction = predict_start(facts, found)
-    if found:
-        others = len(found) - 1
+    found_reasons = reasons.find_reasons(facts)
+    prediction = predict_start(facts, found_reasons)
+    if found_reasons:
+        others = len(found_reasons) - 1
         suffix = ngettext("(and %d more reason)", "(and %d more reasons)", others) % others if others else ""
-        summary = f"{_('Waiting')}: {found[0].message} {suffix}".strip()
+        summary = f"{_('Waiting')}: {found_reasons[0].message} {suffix}".strip()
     elif prediction.ahead:
         summary = ngettext("Queued behind %d job.", "Queued behind %d jobs.", prediction.ahead) % prediction.ahead
     else:
         summary = _("Next in the queue; waiting for a free slot.")
-    return Explanation(summary, found, prediction.ahead, prediction.start_at)
+    return Explanation(summary, found_reasons, prediction.ahead, prediction.start_at)
 
 
 def explain_briefly(jobs: Sequence[Job]) -> dict[UUID, str]:

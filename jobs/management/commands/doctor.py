@@ -1,4 +1,4 @@
-"""`manage.py doctor`: check a deployment; the exit code tells the result."""
+"""`manage.py doctor`: check a deployment; the exit code shows the result."""
 
 from __future__ import annotations
 

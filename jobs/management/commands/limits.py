@@ -26,13 +26,13 @@ class Command(base.CliCommand):
         subcommands = self.add_subcommands(parser)
         base.add_json_option(self.add_subcommand(subcommands, "list", "List all limits and their use."))
         set_limit = self._add_for_limit(subcommands, "set", "Override the limit of the settings.")
-        set_limit.add_argument("words", nargs="+", metavar="[KEY] MAX", help="The maximum, or `unlimited`.")
+        set_limit.add_argument("arguments", nargs="+", metavar="[KEY] MAX", help="The maximum, or `unlimited`.")
         for name, summary in (
             ("reset", "Remove the override: the limit of the settings applies again. A pause stays."),
             ("pause", "Start no more jobs under this limit; running jobs continue."),
             ("unpause", "End the pause."),
         ):
-            self._add_for_limit(subcommands, name, summary).add_argument("words", nargs="?", metavar="KEY")
+            self._add_for_limit(subcommands, name, summary).add_argument("arguments", nargs="?", metavar="KEY")
 
     def _add_for_limit(self, subcommands: Any, name: str, summary: str) -> CommandParser:
         subcommand = self.add_subcommand(subcommands, name, summary)
@@ -52,7 +52,7 @@ class Command(base.CliCommand):
     def _change(self, options: dict[str, Any]) -> LimitState:
         scope, actor, reason = options["scope"], base.current_actor(), options["reason"]
         if options["subcommand"] == "set":
-            *keys, maximum = options["words"]
+            *keys, maximum = options["arguments"]
             if len(keys) > 1:
                 raise InvalidInput([], _("give a scope, its key unless the scope is global, and a maximum"))
             number = (
@@ -61,7 +61,7 @@ class Command(base.CliCommand):
                 else base.parse_whole_number(maximum, "max", 1, limits.MAXIMUM_LIMIT)
             )
             return limits.set_maximum(scope, "".join(keys), maximum=number, reason=reason, actor=actor)
-        key = options["words"] or ""
+        key = options["arguments"] or ""
         if options["subcommand"] == "unpause":
             return limits.unpause(scope, key, actor=actor)
         change = limits.reset if options["subcommand"] == "reset" else limits.pause
