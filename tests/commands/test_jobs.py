@@ -314,7 +314,7 @@ def test_since_and_limit_bound_what_a_verb_changes() -> None:
 
 
 def test_a_walk_over_many_chunks_changes_each_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk_actions, "CHUNK", 2)
+    monkeypatch.setattr(bulk_actions, "CHUNK_SIZE", 2)
     jobs = [JobFactory.create(failed=True) for _ in range(5)]
 
     assert changed("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
@@ -323,7 +323,7 @@ def test_a_walk_over_many_chunks_changes_each_job_once(monkeypatch: pytest.Monke
 
 def test_what_is_submitted_during_a_walk_is_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry that fails again at once must not be retried for ever."""
-    monkeypatch.setattr(bulk_actions, "CHUNK", 1)
+    monkeypatch.setattr(bulk_actions, "CHUNK_SIZE", 1)
     jobs = [JobFactory.create(failed=True) for _ in range(2)]
     retry = bulk_actions.ACTIONS["retry"]
 

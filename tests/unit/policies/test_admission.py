@@ -49,7 +49,7 @@ def test_a_job_of_no_cost_is_never_too_much() -> None:
 
 def test_who_costs_more_than_there_will_ever_be_hears_so() -> None:
     small = replace(QUIET, capacity_max=20)
-    assert "whole capacity" in str(refusal(job(30), small))
+    assert "total capacity" in str(refusal(job(30), small))
 
 
 def test_the_capacity_shrinks_from_the_quiet_to_the_busy_load_and_is_never_gone() -> None:
