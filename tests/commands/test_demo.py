@@ -94,5 +94,5 @@ def test_a_tenant_that_it_did_not_make_is_left_alone() -> None:
 
 
 def test_each_app_of_ours_adds_its_part() -> None:
-    assert {part.__name__ for part in demo._parts()} == {"schedules.demo", "webhooks.demo"}
+    assert {part.__name__ for part in demo._load_app_modules()} == {"schedules.demo", "webhooks.demo"}
     assert {apps.get_app_config(label).label for label in demo.APP_LABELS} == set(demo.APP_LABELS)
