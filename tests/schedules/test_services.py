@@ -293,7 +293,7 @@ class TestTrigger:
 
 
 def test_deleting_a_schedule_takes_its_history_and_leaves_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "LET_GO_AT_ONCE", 2)
+    monkeypatch.setattr(services, "DETACH_BATCH_SIZE", 2)
     row, other = create_due_schedule(misfire_grace_sec=3600), create_due_schedule()
     fire_due(NOON + timedelta(minutes=4))
     jobs = {job.pk: job.params for job in list_jobs(row)}
