@@ -278,4 +278,4 @@ def test_a_body_that_cannot_be_made_does_not_hold_back_the_others(
     found = {delivery.job_id: json.loads(bytes(delivery.message.body or b""))["data"] for delivery in list_deliveries()}
     assert found[spoilt.pk] == {"id": str(spoilt.pk), "status": "QUEUED", "truncated": True}
     assert found[whole.pk]["tags"] == []
-    assert "could not be made" in caplog.text
+    assert "could not be built" in caplog.text
