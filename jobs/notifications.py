@@ -1,6 +1,6 @@
-"""A hint to sleeping workers, sent with the commit. Nothing depends on its arrival: workers also poll.
+"""Notify waiting workers with the commit. Nothing depends on the arrival of a notification: workers also poll.
 
-PostgreSQL's notifications are heard on a connection of their own; everywhere else, and behind poolers, workers poll.
+PostgreSQL's notifications arrive on a connection of their own; on SQLite, and behind poolers, workers only poll.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ logger = logging.getLogger("jobs.engine.notifications")
 
 CHANNEL = "jobscheduler"
 READY = "ready"
-LANE = "lane"  # what is ready must be found out first: a lane has changed
+LANE = "lane"  # a target has changed: the promoter has to run before jobs are ready
 STOP = "stop"
 PING_SEC = 15.0
 
 
 def notify(message: str) -> None:
-    """PostgreSQL sends equal notifications of one transaction once."""
+    """Send a message with the commit; PostgreSQL sends equal messages of one transaction once. No-op on SQLite."""
     connection = db.connection()
     if db.has_server(connection):
         with connection.cursor() as cursor:
@@ -33,12 +33,12 @@ _callbacks: dict[str, Callable[[], None]] = {}
 
 
 def on_notification(message: str, callback: Callable[[], None]) -> None:
-    """In a process that listens, call this when the message comes. For other apps; the same message replaces."""
+    """Register a callback of another app for a message, in a process that listens. It replaces an earlier one."""
     _callbacks[message] = callback
 
 
 class Listener(threading.Thread):
-    """`on_ready` is told whether lanes have changed, too."""
+    """Thread that receives notifications. `on_ready` gets True if a target may have changed, too."""
 
     def __init__(self, *, on_ready: Callable[[bool], None], on_stop: Callable[[], None]) -> None:
         super().__init__(name="listener", daemon=True)
@@ -50,6 +50,7 @@ class Listener(threading.Thread):
 
     @staticmethod
     def can_listen() -> bool:
+        """Tell whether the database has notifications, and no pooler is in between."""
         connection = db.connection()
         pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)
         return db.has_server(connection) and not pooled
@@ -70,19 +71,19 @@ class Listener(threading.Thread):
             cursor.execute(f"LISTEN {CHANNEL}")
         self._outage.mark_recovered()
         self.is_listening = True
-        self.on_ready(True)  # what came before we listened
-        quiet = 0.0
+        self.on_ready(True)  # changes before LISTEN sent no notification to this connection
+        silent_sec = 0.0
         while not self._end.is_set():
             self._outage.mark_active()
             with connection.wrap_database_errors:
-                for note in connection.connection.notifies(timeout=1.0, stop_after=1):
-                    quiet = 0.0
-                    self._dispatch(note.payload)
-            quiet += 1.0
-            if quiet >= PING_SEC:
+                for notification in connection.connection.notifies(timeout=1.0, stop_after=1):
+                    silent_sec = 0.0
+                    self._dispatch(notification.payload)
+            silent_sec += 1.0
+            if silent_sec >= PING_SEC:
                 with connection.cursor() as cursor:
                     cursor.execute("SELECT 1")
-                quiet = 0.0
+                silent_sec = 0.0
 
     def _dispatch(self, message: str) -> None:
         if message == STOP:

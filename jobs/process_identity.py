@@ -1,4 +1,4 @@
-"""Which process a lease belongs to, and whether that process is provably gone.
+"""Identify the process that owns a lease, and tell whether it is provably gone.
 
 A name can be used again, and so can a pid; name, host, boot, pid namespace, pid and start time together cannot.
 """
@@ -17,6 +17,8 @@ from jobs import db
 
 
 class Liveness(StrEnum):
+    """Whether a process exists, as far as this process can know."""
+
     ALIVE = "alive"
     GONE = "gone"
     UNKNOWN = "unknown"  # another host, another namespace, or /proc cannot be read: wait for the lease
@@ -24,6 +26,8 @@ class Liveness(StrEnum):
 
 @dataclass(frozen=True)
 class ProcessIdentity:
+    """One process of a worker. `started` is its start time in clock ticks since boot."""
+
     name: str
     host: str
     boot_id: str
@@ -33,6 +37,7 @@ class ProcessIdentity:
 
     @classmethod
     def current(cls, name: str | None = None) -> ProcessIdentity:
+        """Return the identity of this process, by default named by host and pid."""
         pid = os.getpid()
         host = socket.gethostname()[:60]
         started = _read_start_time(pid) or ""
@@ -40,36 +45,39 @@ class ProcessIdentity:
 
     @classmethod
     def parse_owner(cls, owner: str) -> ProcessIdentity | None:
-        """The worker that a lease owner names, or None if it is not one of ours."""
-        found = None if is_remote(owner) else _OWNER.fullmatch(owner)
-        if found is None:
+        """Parse the owner of a lease; return None if it is not a local worker."""
+        match = None if is_remote(owner) else _OWNER.fullmatch(owner)
+        if match is None:
             return None
-        name, host, boot, namespace, pid, started = found.groups()
+        name, host, boot, namespace, pid, started = match.groups()
         return cls(name, host, boot, namespace, int(pid), started)
 
     @property
     def process_key(self) -> str:
+        """Return the text that is unique to this process; the owner of its leases begins with it."""
         return f"{self.name}@{self.host}:{self.boot_id}:{self.namespace}:{self.pid}:{self.started}"
 
     def slot_owner(self, number: int) -> str:
+        """Return the lease owner of one slot."""
         return f"{self.process_key}#{number}"
 
     def liveness(self) -> Liveness:
+        """Return whether the process exists, as far as this host can tell."""
         if not self.boot_id or not self.namespace or not self.started:
             return Liveness.UNKNOWN
         if self.boot_id != read_boot_id():
-            # The same host has booted again: nothing of its former life is left. Other hosts cannot be judged.
+            # The same host has booted again, so no earlier process is left. The processes of another host are unknown.
             return Liveness.GONE if self.host == socket.gethostname()[:60] and read_boot_id() else Liveness.UNKNOWN
         if self.namespace != _read_pid_namespace():
             return Liveness.UNKNOWN
-        now = _read_start_time(self.pid)
-        if now is not None:
-            return Liveness.ALIVE if now == self.started else Liveness.GONE
+        started = _read_start_time(self.pid)
+        if started is not None:
+            return Liveness.ALIVE if started == self.started else Liveness.GONE
         return Liveness.GONE if _read_start_time(os.getpid()) is not None else Liveness.UNKNOWN
 
 
 def is_remote(owner: str) -> bool:
-    """Whether a remote worker has the lease. It says what it likes of itself, so nothing is read out of that."""
+    """Tell whether a remote worker has the lease. Remote workers choose their names, so nothing is parsed from them."""
     return _REMOTE_OWNER.match(owner) is not None
 
 
@@ -78,6 +86,7 @@ _OWNER = re.compile(r"(.+)@([^@:]*):([^@:]*):([^@:]*):(\d+):([^@:#]*)#\d+")
 
 
 def read_boot_id() -> str:
+    """Return the id of the host's current boot, or "" if it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")[:16]
     except OSError:
@@ -85,17 +94,17 @@ def read_boot_id() -> str:
 
 
 def read_beat_clock() -> str:
-    """This host's steady clock, in a form that tells which boot it counts from."""
+    """Return this host's monotonic clock with the boot that it counts from, as the column `beat_clock` stores it."""
     return f"{read_boot_id()}/{time.clock_gettime(time.CLOCK_MONOTONIC):.3f}"
 
 
 def beat_fields() -> dict[str, str]:
-    """Return what a heartbeat writes besides its time, where that time may jump."""
+    """Return the columns that a heartbeat writes besides its time, on a database whose clock may jump."""
     return {"beat_clock": read_beat_clock()} if db.clock_may_jump() else {}
 
 
 def seconds_since_beat(clock: str | None) -> float | None:
-    """How long ago `beat_clock` said this, if it was this host in this boot."""
+    """Return the seconds since this `beat_clock` was read, or None if another host or boot read it."""
     boot, _, then = (clock or "").partition("/")
     if not boot or boot != read_boot_id():
         return None
@@ -110,7 +119,7 @@ def _read_pid_namespace() -> str:
 
 
 def _read_start_time(pid: int) -> str | None:
-    """The start time of a process in clock ticks since boot; None if there is no such process (or it is a zombie)."""
+    """Return the start time of a process in clock ticks since boot; None if it does not exist or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:

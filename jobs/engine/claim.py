@@ -1,8 +1,8 @@
-"""Claim jobs for a worker: plain, or by a selection round.
+"""Claim jobs for a worker: by a plain claim, or by a selection round.
 
-Plain is one statement: no limit is in force and nothing but the queue's order decides. Every other claim is a
-`SelectionRound` in a transaction of its own, which waits for the limits and then counts: in the same statement the
-count would be older than the lock, and limits would be exceeded.
+A plain claim is one statement: no limit is in force and only the queue's order decides. Any other claim is a
+`SelectionRound` in its own transaction, which waits for the locks of the limits and then counts: in the same
+statement the count would be older than the lock, and limits would be exceeded.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ BATCH_SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 25, 50, 100, 200, 500)
 
 @dataclass(frozen=True)
 class ServedJobs:
-    """What a worker takes. Its types are those it has handlers for, unless it was told fewer."""
+    """The jobs that a worker serves. `types` are those it has handlers for, or fewer by its options."""
 
     types: tuple[str, ...]
     resources: tuple[str, ...] | None = None
     tenant: str | None = None
-    skip_unserved: bool = False  # jobs of others may stand before ours: do not step over them one by one
+    skip_unserved: bool = False  # unserved jobs may be first in the queue: do not scan over them one by one
 
     def to_filter(self) -> Filter:
-        """Return the SQL condition for jobs that this worker takes."""
+        """Return the SQL condition for jobs that this worker serves."""
         wanted = _build_in_filter("job_type", self.types)
         if self.resources is not None:
             wanted &= _build_in_filter("resource", self.resources)
@@ -42,19 +42,19 @@ class ServedJobs:
 
 
 class Claimer:
-    """Takes jobs for one worker. It remembers whether limits are in force, to spare asking; it never relies on that."""
+    """Claims jobs for one worker. Whether limits are in force is cached to save a query; no claim relies on it."""
 
     def __init__(self, worker: str, served_jobs: ServedJobs, process_key: str | None = None) -> None:
         self.worker = worker
         self.process_key = worker if process_key is None else process_key  # owns the leases
         self.set_served_jobs(served_jobs)
-        self.is_saturated = False  # some limit had no room left, or a job was not admitted
-        self.has_denied = False  # a job was not admitted
+        self.is_saturated = False  # in the last claim, a limit was full or a job was not admitted
+        self.has_denied = False  # in the last claim, a job was not admitted
         self._limited = True
-        self._cost_in_use = 0  # when admission was last asked
+        self._cost_in_use = 0  # at the last selection round
 
     def set_served_jobs(self, served_jobs: ServedJobs) -> None:
-        """Take these jobs from now on."""
+        """Claim these jobs from now on."""
         self.served_jobs = served_jobs
         resources = None if served_jobs.resources is None else list(served_jobs.resources)
         self.served_params = ServedParams(list(served_jobs.types), resources, served_jobs.tenant)
@@ -62,11 +62,11 @@ class Claimer:
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether a plain claim is likely to do: no limit was in force at the last look."""
+        """Tell whether a plain claim is likely to work: no limit was in force at the last claim."""
         return self._may_be_plain and not self._limited
 
     def claim(self, slots: Sequence[int], *, lease_sec: float) -> list[Claim]:
-        """Take up to one job per slot number, in dispatch order, within every limit."""
+        """Claim up to one job per slot number, in dispatch order, within all limits."""
         slots = slots[: round_to_batch_size(len(slots))]
         if not slots or not self.served_jobs.types:
             return []
@@ -90,7 +90,7 @@ class Claimer:
             selected = SelectionRound(connection, self.served_jobs.to_filter())
             self._limited = bool(selected.limits)
             room = selected.room_for_any(len(slots)) if self._may_be_plain else None
-            if room is not None:  # the first ready jobs, whatever they are: no need to look at them first
+            if room is not None:  # any of the first ready jobs can start: they need not be read first
                 first = slots[: round_to_batch_size(room)]
                 served = self.served_params
                 claims = claim_next(connection, served, claimant, first, limits_locked=True) if first else []
@@ -100,7 +100,7 @@ class Claimer:
                     chosen = _lock_ready(chosen)
                     selected.record_decisions(chosen)
                 claims = claim_chosen(connection, chosen, claimant, slots) if chosen else []
-            if selected.cost_in_use < self._cost_in_use and not claims:  # what came free may be for others
+            if selected.cost_in_use < self._cost_in_use and not claims:  # other workers may use the freed capacity
                 notifications.notify(notifications.READY)
             self._cost_in_use = selected.cost_in_use
             self.is_saturated = selected.is_saturated or (room is not None and 0 < room < len(slots))
@@ -109,7 +109,7 @@ class Claimer:
 
 
 def record_starts(claims: Sequence[Claim]) -> None:
-    """Do what follows from claims: their groups have started, and receivers are called after the commit."""
+    """Mark the groups of claimed jobs as started, and send the signals after the commit."""
     if group_ids := {claim.group_id for claim in claims if claim.group_id is not None}:
         groups.mark_started(group_ids)
     if claims:
@@ -118,14 +118,14 @@ def record_starts(claims: Sequence[Claim]) -> None:
 
 
 def round_to_batch_size(free: int) -> int:
-    """Round down to a few sizes: the server plans a literal LIMIT well, and keeps each statement prepared."""
+    """Round down to one of a few sizes: the server plans a literal LIMIT well, and keeps each statement prepared."""
     return max((size for size in BATCH_SIZES if size <= free), default=0)
 
 
 def has_unserved_jobs(served_jobs: ServedJobs) -> bool:
-    """Tell whether ready jobs that this worker does not serve are queued, where a plain claim would step over them."""
-    others = _build_in_filter("job_type", served_jobs.types)
-    return bool(find_across_flows(db.connection(), 1, Filter(f"NOT ({others.sql})", others.params)))
+    """Tell whether ready jobs that this worker does not serve are queued: a plain claim would scan over them."""
+    served = _build_in_filter("job_type", served_jobs.types)
+    return bool(find_across_flows(db.connection(), 1, Filter(f"NOT ({served.sql})", served.params)))
 
 
 def _lock_ready(job_ids: Sequence[UUID]) -> list[UUID]:

@@ -1,7 +1,7 @@
-"""What decides whether an action may be applied to a job (`states.refusal`), gathered for one job or for many.
+"""Gather the facts that decide whether an action can be applied to a job (`states.find_refusal`).
 
-For many as for one it takes two queries at most: one for retry chains, one for groups. Under a job's lock (see
-`moves.lock`) the facts stay true until the commit.
+One job and many jobs take two queries at most: one for retry chains, one for groups. Under the locks that
+`transitions.lock_job` takes, the facts stay true until the commit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from uuid import UUID
 from django.db.models import Max, Min, Q
 
 from jobs import db
-from jobs.engine.sql.chains import LATEST_ATTEMPTS
 from jobs.models import Gate, GroupMode, Job
 from jobs.models.expressions import sql_literals
 from jobs.states import LIVE, TERMINAL, JobFacts, LatestAttempt, Status, StopMode
@@ -20,17 +19,18 @@ from jobs.states import LIVE, TERMINAL, JobFacts, LatestAttempt, Status, StopMod
 FACT_COLUMNS = (
     *("status", "cancel_requested", "cancel_mode", "dispatched_at", "resolved_at", "retry_of_id", "gate", "not_before"),
     *("group_id", "group_index"),
-)  # what the facts of a job are read from
+)  # the columns of a job that its facts need
 
 
 def gather_facts(job: Job) -> JobFacts:
+    """Return the facts of one job that was read just now."""
     return gather_facts_by_id([job])[job.pk]
 
 
 def gather_facts_by_id(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
-    """Gather the facts of jobs that were read just now. Only what has ended can be superseded."""
+    """Return the facts of jobs that were read just now, by job id. Only a finished job can be superseded."""
     latest = find_latest_attempts([job.pk for job in jobs if job.status in TERMINAL])
-    waiting = find_blocked_members([job for job in jobs if job.status == Status.PENDING])
+    blocked = find_blocked_members([job for job in jobs if job.status == Status.PENDING])
     return {
         job.pk: JobFacts(
             job_id=job.pk,
@@ -40,7 +40,7 @@ def gather_facts_by_id(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
             is_resolved=job.resolved_at is not None,
             is_retry=job.retry_of_id is not None,
             in_backoff=job.retry_of_id is not None and _is_scheduled(job.gate, job.not_before),
-            waits_in_group=job.pk in waiting,
+            waits_in_group=job.pk in blocked,
             superseded_by=latest.get(job.pk),
         )
         for job in jobs
@@ -48,7 +48,7 @@ def gather_facts_by_id(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
 
 
 def find_latest_attempts(job_ids: Collection[UUID]) -> dict[UUID, LatestAttempt]:
-    """Find the end of each job's retry chain; a job that is the end itself is left out."""
+    """Return the latest attempt of the retry chain, by job id, for each job that is not the latest itself."""
     if not job_ids:
         return {}
     connection = db.connection()
@@ -62,15 +62,28 @@ def find_latest_attempts(job_ids: Collection[UUID]) -> dict[UUID, LatestAttempt]
     }
 
 
+# UNION, not UNION ALL: a cycle, which only raw SQL can have made, ends too. The statement fits both databases.
+LATEST_ATTEMPTS = """
+    WITH RECURSIVE chain (first_id, id) AS (
+        SELECT retry_of_id, id FROM jobscheduler_job WHERE retry_of_id IN ({ids})
+        UNION
+        SELECT chain.first_id, newer.id FROM chain JOIN jobscheduler_job newer ON newer.retry_of_id = chain.id
+    )
+    SELECT chain.first_id, job.id, job.status, job.gate, job.not_before
+    FROM chain JOIN jobscheduler_job job ON job.id = chain.id
+    WHERE NOT EXISTS (SELECT 1 FROM jobscheduler_job newer WHERE newer.retry_of_id = chain.id)
+"""
+
+
 def find_blocked_members(members: Iterable[Job]) -> set[UUID]:
-    """Find the members that must wait: the places of a sequential group take turns, whatever was retried."""
+    """Return the ids of members that cannot start: a sequential group has one active member at a time, in order."""
     members = [job for job in members if job.group_id is not None]
     if not members:
         return set()
     sequential = Job.objects.filter(group_id__in={job.group_id for job in members}, group__mode=GroupMode.SEQUENTIAL)
     live = sequential.filter(status__in=sql_literals(sorted(LIVE))).order_by().values("group_id")
     is_active = ~Q(status=Status.PENDING)
-    places = {
+    indexes = {
         row["group_id"]: (row["first"], row["first_active"], row["last_active"])
         for row in live.annotate(
             first=Min("group_index"),
@@ -78,14 +91,16 @@ def find_blocked_members(members: Iterable[Job]) -> set[UUID]:
             last_active=Max("group_index", filter=is_active),
         )
     }
-    return {job.pk for job in members if job.group_id in places and _is_blocked(job.group_index, *places[job.group_id])}
+    grouped = [job for job in members if job.group_id in indexes]
+    return {job.pk for job in grouped if _is_blocked(job.group_index, *indexes[job.group_id])}
 
 
-def _is_blocked(place: int | None, first: int, first_active: int | None, last_active: int | None) -> bool:
-    """Another place is active, or an earlier one has not ended."""
-    has_active_sibling = first_active is not None and {first_active, last_active} != {place}
-    return has_active_sibling or (place is not None and first < place)
+def _is_blocked(index: int | None, first: int, first_active: int | None, last_active: int | None) -> bool:
+    """Tell whether another member is active, or an earlier one is not finished."""
+    has_active_sibling = first_active is not None and {first_active, last_active} != {index}
+    return has_active_sibling or (index is not None and first < index)
 
 
 def _is_scheduled(gate: int, not_before: object) -> bool:
+    """Tell whether a job waits for its own start time; a denied or withdrawn one waits for its next check."""
     return gate == Gate.TIME and not_before is not None

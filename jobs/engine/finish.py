@@ -1,4 +1,4 @@
-"""The verbs of an executor. Each carries the lease token of its claim; without a match nothing changes."""
+"""Record results: the actions of a worker. Each needs the lease token of its claim; another token changes nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ STOPPED_EVENTS = (EventKind.CANCELLED, EventKind.PAUSED)
 
 
 class FinishStatus(StrEnum):
+    """What the database did with a result."""
+
     DONE = "done"
     REPLAY = "replay"  # this result was recorded before; the reply was lost
-    LOST = "lost"  # the lease is another's by now; nothing changed
+    LOST = "lost"  # the lease has ended; nothing changed
 
 
 @dataclass(frozen=True)
@@ -38,47 +40,47 @@ class JobResult:
     group_id: UUID | None = None
 
 
-def finish(ends: Sequence[JobResult], *, actor: Actor) -> dict[UUID, FinishStatus]:
-    """Record how executions ended: state, run, event, target, group, retry and rollup of each in one transaction.
+def finish(results: Sequence[JobResult], *, actor: Actor) -> dict[UUID, FinishStatus]:
+    """Record results: status, run, event, target, group, retry and rollup of each job in one transaction.
 
     Jobs without a group are recorded together; members one by one, each under the lock of its group.
     """
-    verdicts: dict[UUID, FinishStatus] = {}
-    rows = [to_result_row(end) for end in ends if end.group_id is None]
+    statuses: dict[UUID, FinishStatus] = {}
+    rows = [to_result_row(result) for result in results if result.group_id is None]
     if rows:
         with db.atomic_on_sqlite() as connection:
-            verdicts |= handle_finished(finish_jobs(connection, rows, build_finish_context(actor)), rows)
-    for end in ends:
-        if end.group_id is not None:
+            statuses |= handle_finished(finish_jobs(connection, rows, build_finish_context(actor)), rows)
+    for result in results:
+        if result.group_id is not None:
             with db.atomic():
-                JobGroup.objects.select_for_update(no_key=True).get(pk=end.group_id)
-                verdicts |= _finish_locked([to_result_row(end)], actor)
-    return verdicts
+                JobGroup.objects.select_for_update(no_key=True).get(pk=result.group_id)
+                statuses |= _finish_locked([to_result_row(result)], actor)
+    return statuses
 
 
 def build_finish_context(actor: Actor) -> FinishContext:
-    """Return who records, and whose rows of the rollup are added to."""
+    """Return the actor of the events and the writer of the rollup rows, as the finish statement takes them."""
     return FinishContext(str(actor.kind), actor.name, actor.name or rollup_writer_id())
 
 
-def to_result_row(end: JobResult, data: dict[str, Any] | None = None) -> ResultRow:
+def to_result_row(result: JobResult, data: dict[str, Any] | None = None) -> ResultRow:
     """Return the row that the finish statement takes. `data` is added to the event of a failure."""
-    match end.outcome:
+    match result.outcome:
         case Completed(artifacts, exit_code):
-            return ResultRow(end.job_id, end.token, "COMPLETED", "", "", exit_code, artifacts)
+            return ResultRow(result.job_id, result.token, "COMPLETED", "", "", exit_code, artifacts)
         case Skipped(reason, artifacts):
-            return ResultRow(end.job_id, end.token, "SKIPPED", reason, "", 0, artifacts)
+            return ResultRow(result.job_id, result.token, "SKIPPED", reason, "", 0, artifacts)
         case Failed(error, reason, cause, exit_code, artifacts, retry_in):
-            event = {**(data or {}), "cause": str(cause)}
+            event_data = {**(data or {}), "cause": str(cause)}
             retry_id = None if retry_in is None else uuid7()
-            result = (end.job_id, end.token, "FAILED", reason, error, exit_code, artifacts)
-            return ResultRow(*result, event, retry_in, retry_id)
+            values = (result.job_id, result.token, "FAILED", reason, error, exit_code, artifacts)
+            return ResultRow(*values, event_data, retry_in, retry_id)
 
 
 def handle_finished(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) -> dict[UUID, FinishStatus]:
-    """Do what follows from recorded results: wake sleepers for retries, advance groups, call receivers."""
+    """Notify workers of retries, advance groups and send signals, after results were recorded."""
     if any(row.retried_by is not None for row in finished):
-        notifications.notify(notifications.READY)  # a worker that sleeps until the next due time must learn of this one
+        notifications.notify(notifications.READY)  # a worker that waits for the next due time has a new one
     for row in finished:
         if row.in_group and row.retried_by is None:
             groups.on_member_finished(get_job(row.id))
@@ -97,12 +99,12 @@ def handle_finished(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) 
 
 
 def _to_signal(row: FinishedRow, result: ResultRow) -> signals.FinishedJob:
-    facts = (row.id, row.job_type or "", row.tenant or "")
-    return signals.FinishedJob(*facts, result.status, result.reason, row.retried_by)
+    job = (row.id, row.job_type or "", row.tenant or "")
+    return signals.FinishedJob(*job, result.status, result.reason, row.retried_by)
 
 
 def stop(job_id: UUID, token: UUID, *, actor: Actor, artifacts: dict[str, Any] | None = None) -> FinishStatus:
-    """Record that a job obeyed its stop request: CANCELLED or PAUSED, as it asked. LOST if there is none."""
+    """Record that a job obeyed its stop request: CANCELLED or PAUSED, as requested. Return LOST if there is none."""
     with db.atomic():
         job = lock_job(job_id)
         if job.lease_token != token:
@@ -116,7 +118,7 @@ def stop(job_id: UUID, token: UUID, *, actor: Actor, artifacts: dict[str, Any] |
 def hand_back(
     job_id: UUID, token: UUID, *, actor: Actor, reason: str, artifacts: dict[str, Any] | None = None
 ) -> FinishStatus:
-    """Put the job of a worker that goes away back into the queue; one that was asked to stop is stopped."""
+    """Return a job to the queue because its worker shuts down; a job with a stop request is stopped instead."""
     with db.atomic():
         job = lock_job(job_id)
         if job.lease_token != token:
@@ -131,19 +133,20 @@ def hand_back(
 
 
 def expire(
-    held: Sequence[Job],
+    jobs: Sequence[Job],
     *,
     cause: Cause,
     error: str,
     describe: Callable[[Job], dict[str, Any]],
     retry_in: Callable[[Job], float | None],
 ) -> int:
-    """End runs whose holder is gone; returns how many. A stop request decides what the job becomes.
+    """Fail jobs whose lease has expired; return how many. A job with a stop request is stopped instead.
 
-    The caller holds the rows' locks (and their groups') and has re-tested under them that the lease is over.
+    The caller holds the locks of the rows and of their groups, and has re-tested under them that the lease is over.
+    `describe` returns the data of a job's event, `retry_in` the seconds until its retry.
     """
     rows = []
-    for job in held:
+    for job in jobs:
         data = describe(job)
         if job.cancel_requested:
             reason, data = job.status_reason or error, {**data, "error": error}
@@ -154,7 +157,7 @@ def expire(
         rows.append(to_result_row(JobResult(job.pk, job.lease_token, outcome), data))
     if rows:
         _finish_locked(rows, SCHEDULER)
-    return len(held)
+    return len(jobs)
 
 
 def _finish_locked(rows: list[ResultRow], actor: Actor) -> dict[UUID, FinishStatus]:
@@ -168,7 +171,7 @@ def _stop(job: Job, actor: Actor, artifacts: dict[str, Any] | None) -> None:
 
 
 def _apply_stop_request(job: Job, verb: str, *, actor: Actor, reason: str, data: dict[str, Any]) -> None:
-    """Make the job what its stop request asked for. The event names who asked."""
+    """Cancel or pause the job, as its stop request says. The event names the requester."""
     mode = StopMode(job.cancel_mode)
     target = STATUS_AFTER_STOP[mode]
     data = data | _find_requester(job, mode)
@@ -196,7 +199,7 @@ def _lane_hold(job: Job, target: Status) -> dict[str, Any]:
 
 
 def _check_replay(job_id: UUID, token: UUID, kinds: Collection[EventKind], actor: Actor) -> FinishStatus:
-    """Recovery keeps the token too, so only one's own words count as said before."""
-    said = JobEvent.objects.filter(job_id=job_id, token=token, kind__in=kinds)
-    own = said.filter(actor_kind=actor.kind, actor_name=actor.name)
+    """Return REPLAY if this actor recorded the result before; recovery records the same token as another actor."""
+    recorded = JobEvent.objects.filter(job_id=job_id, token=token, kind__in=kinds)
+    own = recorded.filter(actor_kind=actor.kind, actor_name=actor.name)
     return FinishStatus.REPLAY if own.exists() else FinishStatus.LOST

@@ -1,6 +1,6 @@
-"""What a member's end means for its group. Callers hold the group's lock (see `moves.lock`).
+"""Advance, close and reopen groups when their members change. Callers hold the group's lock (`transitions.lock_job`).
 
-Two last members that end at once would each see the other still open: the lock makes them take turns.
+Without the lock, two last members that finish at the same time would each see the other still running.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PREDECESSOR_REASONS = {Status.FAILED: "predecessor failed", Status.CANCELLED: "p
 
 
 def on_member_finished(job: Job) -> None:
-    """`job` has ended for good: let the next place go, or end the rest; close the group after its last member."""
+    """Release the next member after `job` has finished, or end the rest; close the group after its last member."""
     if job.group_id is None:
         return
     group = JobGroup.objects.get(pk=job.group_id)
@@ -38,21 +38,21 @@ def on_member_finished(job: Job) -> None:
 
 
 def is_blocked_by_sibling(job: Job) -> bool:
-    """Whether a new job in this place has to wait for another one."""
+    """Tell whether a new job at this index has to wait for another member."""
     return job.pk in find_blocked_members([job])
 
 
 def mark_started(group_ids: Iterable[UUID]) -> None:
-    """A member has started. Never waits for a group that somebody has in hand: its next end says the same."""
-    waiting = JobGroup.objects.filter(pk__in=list(group_ids), status=GroupStatus.PENDING)
+    """Set groups to RUNNING after a member has started. Locked groups are skipped: a member's finish sets them, too."""
+    pending = JobGroup.objects.filter(pk__in=list(group_ids), status=GroupStatus.PENDING)
     with db.atomic():
-        free = list(waiting.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
-        if free:
-            JobGroup.objects.filter(pk__in=free).update(status=GroupStatus.RUNNING)
+        locked = list(pending.select_for_update(skip_locked=True, no_key=True).values_list("pk", flat=True))
+        if locked:
+            JobGroup.objects.filter(pk__in=locked).update(status=GroupStatus.RUNNING)
 
 
 def reopen_group(job: Job) -> None:
-    """A terminal group whose member is retried begins another round."""
+    """Begin another round of the job's group if it is terminal, because the job is retried."""
     if job.group_id is None:
         return
     groups = JobGroup.objects.filter(pk=job.group_id)
@@ -62,25 +62,25 @@ def reopen_group(job: Job) -> None:
 
 
 def recreate_later_members(job: Job, *, actor: Actor) -> None:
-    """Places after `job` that ended only because it did get a new PENDING job each."""
+    """Insert a new PENDING job for each later member that ended only because `job` did."""
     if job.group_id is None or not is_unsuccessful(job):
         return
     specs, reason = [], f"place reopened by the retry of {job.pk}"
     later = Job.objects.filter(group_id=job.group_id, group_index__gt=job.group_index, retried_by__isnull=True)
-    for each in later.order_by("group_index"):
-        if each.status in (Status.FAILED, Status.CANCELLED) and not _is_ended_by_predecessor(each):
-            break  # what stands behind this one ended because of it
-        if not _is_ended_by_predecessor(each):
+    for member in later.order_by("group_index"):
+        if member.status in (Status.FAILED, Status.CANCELLED) and not _is_ended_by_predecessor(member):
+            break  # the members after this one ended because of it
+        if not _is_ended_by_predecessor(member):
             continue
-        specs.append(build_retry_spec(each, status=Status.PENDING, hold=each.hold))
-        made = {"retried_by": str(specs[-1].id)}
-        add_event(each, EventKind.RETRY_CREATED, actor=actor, reason=reason, data=made)
+        specs.append(build_retry_spec(member, status=Status.PENDING, hold=member.hold))
+        data = {"retried_by": str(specs[-1].id)}
+        add_event(member, EventKind.RETRY_CREATED, actor=actor, reason=reason, data=data)
     if specs:
         insert_jobs(specs, actor=actor, reason=reason)
 
 
 def is_unsuccessful(job: Job) -> bool:
-    """Failed or cancelled, or ended because another place was."""
+    """Tell whether the job failed, was cancelled, or ended because another member did."""
     return job.status in (Status.FAILED, Status.CANCELLED) or _is_ended_by_predecessor(job)
 
 
@@ -93,8 +93,8 @@ def _advance(group: JobGroup, job: Job) -> None:
     if decision != "continue":
         verb, target = ("skip", Status.SKIPPED) if decision == "skip" else ("cancel", Status.CANCELLED)
         rest = _pending_members(group).filter(group_index__gt=job.group_index)
-        for each in rest.select_for_update(no_key=True):
-            apply_transition(each, verb, target, actor=SCHEDULER, reason=PREDECESSOR_REASONS[Status(job.status)])
+        for member in rest.select_for_update(no_key=True):
+            apply_transition(member, verb, target, actor=SCHEDULER, reason=PREDECESSOR_REASONS[Status(job.status)])
     following = _pending_members(group).select_for_update(no_key=True).first()
     if following is not None and not following.hold and not is_blocked_by_sibling(following):
         apply_transition(
@@ -111,6 +111,7 @@ def _decide_on_failure(group: JobGroup, job: Job) -> str:
 
 
 def close_if_done(group: JobGroup) -> None:
+    """Set the group's final status and send its signal, if no member is live any more."""
     if live_members(group).exists():
         JobGroup.objects.filter(pk=group.pk, status=GroupStatus.PENDING).update(status=GroupStatus.RUNNING)
         return
@@ -120,11 +121,11 @@ def close_if_done(group: JobGroup) -> None:
 
 
 def _final_status(group: JobGroup) -> GroupStatus:
-    tails = Job.objects.filter(group=group, retried_by__isnull=True)
-    count = dict(tails.order_by().values_list("status").annotate(n=Count("pk")))
-    total = sum(count.values())
-    cancelled, failed = count.get(Status.CANCELLED, 0), count.get(Status.FAILED, 0)
-    assert set(count) <= TERMINAL, count
+    latest = Job.objects.filter(group=group, retried_by__isnull=True)
+    counts = dict(latest.order_by().values_list("status").annotate(n=Count("pk")))
+    total = sum(counts.values())
+    cancelled, failed = counts.get(Status.CANCELLED, 0), counts.get(Status.FAILED, 0)
+    assert set(counts) <= TERMINAL, counts
     if cancelled and (group.cancel_requested or cancelled == total):
         return GroupStatus.CANCELLED
     if failed == total:
@@ -137,4 +138,5 @@ def _pending_members(group: JobGroup) -> JobQuerySet:
 
 
 def live_members(group: JobGroup) -> JobQuerySet:
+    """Return the members that have not finished."""
     return Job.objects.filter(group=group, status__in=sql_literals(sorted(LIVE)))

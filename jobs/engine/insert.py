@@ -1,4 +1,4 @@
-"""Insert new jobs: rows, events and marks in one statement, signals after the commit."""
+"""Insert new jobs: rows, events and dirty targets in one statement, signals after the commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.engine.sql.insert import InsertedJob
 def insert_job(spec: JobSpec, *, actor: Actor, reason: str = "") -> InsertedJob | None:
     """Insert one job in the caller's transaction; return None if its idempotency key is taken.
 
-    A session that has inserted the same key and not committed yet is waited for.
+    If another transaction has inserted the same key and not committed yet, the insert waits for it.
     """
     with _traced([spec]):
         inserted = sql.insert_job(db.connection(), spec, actor, reason)

@@ -22,7 +22,7 @@ JsonText = str
 class JobSpec:
     """The columns of a job that are known before its insert. JSON columns hold JSON text, without line breaks.
 
-    A position of None means: behind everything that was submitted before.
+    A position of None means: after all jobs that were submitted before.
     """
 
     id: UUID
@@ -65,7 +65,7 @@ class JobSpec:
     traceparent: str | None = None
 
     def copy(self) -> JobSpec:
-        """Return an equal spec. `dataclasses.replace` takes ten times as long, which a bulk insert would feel."""
+        """Return an equal spec. `dataclasses.replace` takes ten times as long, which slows a bulk insert down."""
         return JobSpec(*to_row(self))
 
     def values(self) -> dict[str, Any]:
@@ -91,23 +91,23 @@ def build_retry_spec(
     hold: bool = False,
 ) -> JobSpec:
     """Describe the next attempt of `job`: the fields of its submission, none of its state."""
-    kept = {name: getattr(job, name) for name in SUBMISSION_COLUMNS}
+    submitted = {name: getattr(job, name) for name in SUBMISSION_COLUMNS}
     for name in JSON_COLUMNS:
-        if name in kept:
-            kept[name] = dump_json(kept[name])
+        if name in submitted:
+            submitted[name] = dump_json(submitted[name])
     return JobSpec(
         id=uuid7(),
         status=status.value,
         position=job.position if position is None else position,
         hold=hold,
-        holds_lane=job.holds_lane and status == Status.QUEUED,  # a job that waits for a predecessor lets it pass
+        holds_lane=job.holds_lane and status == Status.QUEUED,  # a PENDING job must not block its predecessor
         retry_of_id=job.pk,
         attempt=job.attempt + 1,
         checkpoint=None if checkpoint is None else dump_json(checkpoint),
-        **kept,
+        **submitted,
     )
 
 
 def dump_json(value: Any) -> JsonText:
-    """Encode what has passed validation as JSON on one line."""
+    """Encode a validated value as JSON on one line."""
     return to_json(value).decode()

@@ -1,6 +1,6 @@
-"""The verbs of persons and of the scheduler: one function each, each one transaction.
+"""Actions of operators and of the scheduler: one function each, each in one transaction.
 
-The verbs of an executor, which carry a lease token, are in `ending`; taking a job is in `claim`.
+The actions of workers, which need a lease token, are in `finish`; the claim is in `claim`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAUSED_BY_DEFAULT = "Job was interrupted by user"
 
 
 def release(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
-    """A person lifts the hold."""
+    """Release a job that was put on hold."""
     with db.atomic():
         job = lock_job(job_id)
         require_allowed(job, "release")
@@ -49,7 +49,7 @@ def release(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
 
 
 def cancel(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
-    """End a waiting job now; ask a running one to stop."""
+    """Cancel a waiting job now; request a running one to stop."""
     with db.atomic():
         job = lock_job(job_id)
         require_allowed(job, "cancel")
@@ -61,7 +61,7 @@ def cancel(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
 
 
 def pause(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
-    """Stop a waiting job now; ask a running one to. Its lane is shut until it is resumed."""
+    """Pause a waiting job now; request a running one to stop. Its target is blocked until the job is resumed."""
     reason = reason or PAUSED_BY_DEFAULT
     with db.atomic():
         job = lock_job(job_id)
@@ -74,7 +74,7 @@ def pause(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
 
 
 def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
-    """Continue a paused job; or follow a failed one with a new job at the head of its target."""
+    """Queue a paused job again; or create the retry of a failed one, at the head of its target."""
     with db.atomic():
         job = lock_job(job_id)
         require_allowed(job, "resume")
@@ -85,9 +85,9 @@ def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
 
 
 def retry(job_id: UUID, *, actor: Actor, reason: str = "", fresh: bool = False) -> tuple[Job, bool]:
-    """Follow the chain's tail with a new job. Returns it, and whether it was made now.
+    """Retry the latest attempt of the job's retry chain. Return the retry, and whether it was created now.
 
-    Whichever job of the chain is named, the tail counts. A tail that waits out its backoff is sent off at once.
+    `job_id` names any job of the chain. A latest attempt that waits for its backoff is started at once instead.
     """
     with db.atomic():
         job = latest = lock_job(job_id)
@@ -113,7 +113,7 @@ def resolve(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
 
 
 def skip(job_id: UUID, *, actor: Actor, reason: str) -> Job:
-    """The scheduler ends a job that never started: too late, overlapping, or after a failed predecessor."""
+    """Skip a job that never started: too late, overlapping, or after a failed predecessor."""
     with db.atomic():
         job = lock_job(job_id)
         if job.status == Status.RUNNING:
@@ -124,18 +124,18 @@ def skip(job_id: UUID, *, actor: Actor, reason: str) -> Job:
 
 
 def offer(job: Job, *, actor: Actor, reserve_sec: float) -> Job:
-    """Reserve a job for a remote executor. The caller holds the row's lock, and did not wait for it."""
+    """Reserve a job for a remote worker. The caller holds the row's lock, for which it did not wait."""
     if job.gate != Gate.READY:
         raise wrong_state(job, "offer")
     fields = {"reserved_until": from_now(reserve_sec), "holds_lane": job.lane_id is not None, "recheck_at": None}
-    first = Coalesce("dispatched_at", Now())  # never rewritten: SQLite would spell the same time differently
-    return apply_transition(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=first, **fields)
+    dispatched_at = Coalesce("dispatched_at", Now())  # never rewritten: SQLite would format the same time differently
+    return apply_transition(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=dispatched_at, **fields)
 
 
 def start(
     job_id: UUID, *, actor: Actor, owner: str, token: UUID, lease_sec: float, data: dict[str, Any] | None = None
 ) -> Job:
-    """A remote executor takes what was reserved for it. The event keeps its lease, and what it says of itself."""
+    """Start a job that was offered to a remote worker. The event records the lease token, and `data` of the worker."""
     with db.atomic():
         job = lock_job(job_id)
         lease = {"lease_owner": owner, "lease_token": token, "lease_expires_at": from_now(lease_sec)}
@@ -150,19 +150,19 @@ def start(
 def withdraw(
     job_id: UUID, *, actor: Actor, reason: str = "not started in time", retry_after_sec: float | None = None
 ) -> Job:
-    """Take an offer back; it may be made again after so many seconds, or at once."""
+    """Expire an offer; the job can be offered again after so many seconds, or at once."""
     with db.atomic():
         job = lock_job(job_id)
-        later = (
+        fields = (
             {"gate": queued_gate()}
             if retry_after_sec is None
             else {"gate": Gate.TIME, "recheck_at": from_now(retry_after_sec)}
         )
-        return apply_transition(job, "withdraw", Status.QUEUED, actor=actor, reason=reason, **later)
+        return apply_transition(job, "withdraw", Status.QUEUED, actor=actor, reason=reason, **fields)
 
 
 def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = "") -> Job:
-    """Edit a job that waits. Once it was dispatched, params and target are frozen; tags may change at any time."""
+    """Edit a waiting job. After its first dispatch, params and target cannot change; tags can change at any time."""
     with db.atomic():
         job = lock_job(job_id)
         changed = {name: value for name, value in fields.items() if getattr(job, name) != value}
@@ -170,7 +170,7 @@ def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = 
             return job
         names = list(dict.fromkeys(_FIELD_OF.get(name, name) for name in changed))
         require_allowed(job, "update", names)
-        if "lane_id" in changed:  # the lane it leaves is free of it; a new one it holds only by being paused
+        if "lane_id" in changed:  # the job no longer holds the old target; it holds the new one only if it is paused
             changed["holds_lane"] = job.status == Status.PAUSED and changed["lane_id"] is not None
             mark_dirty(job.lane_id, changed["lane_id"])
         Job.objects.filter(pk=job.pk).update(**changed)
@@ -192,40 +192,44 @@ EDITABLE = {
     "target",
 }
 
-_FIELD_OF = {"base_priority": "priority", "lane_id": "target"}  # columns that follow another one
+_FIELD_OF = {"base_priority": "priority", "lane_id": "target"}  # columns that are derived from a field
 
 
 def cancel_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
-    """End what waits now, ask what runs to stop. The group is CANCELLED when its last member has ended."""
+    """Cancel waiting members now, request running ones to stop. The group is CANCELLED after its last member."""
     with db.atomic():
         group = _lock_group(group_id)
         if group.is_terminal:
-            raise WrongState(f"Group {group_id} has ended.", status=group.status, allowed=["retry"])
+            raise WrongState(
+                f"Group {group_id} is {group.status} and cannot be cancelled; allowed: retry.",
+                status=group.status,
+                allowed=["retry"],
+            )
         JobGroup.objects.filter(pk=group.pk).update(cancel_requested=True)
-        why = reason or "group cancelled"
+        reason = reason or "group cancelled"
         for job_id in list(groups.live_members(group).order_by("pk").values_list("pk", flat=True)):
             job = lock_job(job_id)
             if job.status == Status.RUNNING:
-                request_stop(job, StopMode.CANCEL, actor=actor, reason=why)
+                request_stop(job, StopMode.CANCEL, actor=actor, reason=reason)
             else:
-                apply_transition(job, "cancel", Status.CANCELLED, actor=actor, reason=why, holds_lane=False)
+                apply_transition(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
         groups.close_if_done(JobGroup.objects.get(pk=group.pk))
         return JobGroup.objects.get(pk=group.pk)
 
 
 def retry_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
-    """Run again, in order, every place that did not end well."""
+    """Retry every unsuccessful member, in order."""
     with db.atomic():
         group = _lock_group(group_id)
         latest = Job.objects.filter(group=group, retried_by__isnull=True).order_by("group_index")
-        again = [job for job in latest if groups.is_unsuccessful(job)]
-        if not again:
+        unsuccessful = [job for job in latest if groups.is_unsuccessful(job)]
+        if not unsuccessful:
             raise WrongState(
-                f"Every place of group {group_id} ended well or is still at work.",
+                f"Group {group_id} has no failed or cancelled member to retry.",
                 status=group.status,
                 allowed=[] if group.is_terminal else ["cancel"],
             )
-        for job in again:
+        for job in unsuccessful:
             # The retry of an earlier member may have recreated this one.
             if not Job.objects.filter(retry_of_id=job.pk).exists():
                 _create_retry(lock_job(job.pk), actor=actor, reason=reason or "group retried")
@@ -240,7 +244,7 @@ def _lock_group(group_id: UUID) -> JobGroup:
 
 
 def _create_retry(job: Job, *, actor: Actor, reason: str, fresh: bool = False, position: int | None = None) -> Job:
-    """Make the next job of the retry chain that ends with `job`, which is locked and terminal."""
+    """Insert the next attempt after `job`, which is locked, terminal, and the latest of its retry chain."""
     groups.reopen_group(job)
     status = Status.PENDING if groups.is_blocked_by_sibling(job) else Status.QUEUED
     spec = build_retry_spec(job, status=status, position=position, checkpoint=None if fresh else job.checkpoint)
@@ -253,7 +257,7 @@ def _create_retry(job: Job, *, actor: Actor, reason: str, fresh: bool = False, p
 
 
 def _holds_lane(job: Job) -> bool:
-    """A chain holds its lane from its first dispatch on; a retry inherits the hold of an unresolved failure."""
+    """Tell whether the job holds its target: from the first dispatch on; a retry, as its unresolved failure did."""
     if job.lane_id is None:
         return False
     if job.dispatched_at is not None or job.retry_of_id is None:
@@ -263,7 +267,7 @@ def _holds_lane(job: Job) -> bool:
 
 
 def _head_position(job: Job) -> int:
-    """Before everything of its priority that waits in the job's lane."""
+    """Return the position before all waiting jobs of the same priority and target."""
     if job.lane_id is None:
         return job.position
     waiting = Job.objects.filter(lane_id=job.lane_id, gate__in=sql_literals([Gate.LANE, Gate.READY]))

@@ -1,4 +1,4 @@
-"""Reordering what waits: a job's position is a number, and there is nearly always one between two others."""
+"""Reorder waiting jobs: a position is a number, and two neighbours nearly always have room for one between them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from jobs.models.job import JobQuerySet
 from jobs.states import WAITING, EventKind
 
 SPACING = 1024
-SPREAD_SIZE = 500  # how many are spread at first
-ATTEMPTS, PAUSE_SEC = 100, 0.02  # for a crowd that others have in hand
+SPREAD_SIZE = 500  # jobs that are spread at first
+ATTEMPTS, PAUSE_SEC = 100, 0.02  # where other transactions hold jobs to spread
 LARGEST_POSITION = 2**63 - 1
 ORDER = ("position", "created_at", "id")
 
@@ -30,7 +30,7 @@ class NoRoom(Exception):
 
 
 def move_beside(job_id: UUID, other_id: UUID, *, after: bool, actor: Actor, reason: str = "") -> Job:
-    """Put a job right before or after another one of its tenant and priority."""
+    """Move a job right before or after another one of its tenant and priority."""
     if job_id == other_id:
         raise InvalidInput("after" if after else "before", "a job cannot be moved beside itself")
     for _attempt in range(ATTEMPTS):
@@ -39,41 +39,41 @@ def move_beside(job_id: UUID, other_id: UUID, *, after: bool, actor: Actor, reas
         except NoRoom:
             if not make_room(other_id):
                 time.sleep(PAUSE_SEC)
-    raise WrongState("The queue around this job keeps changing; try again.")
+    raise WrongState(f"Job {job_id} was not moved: other transactions hold the jobs around job {other_id}. Try again.")
 
 
 def move_to_end(job_id: UUID, *, top: bool, actor: Actor, reason: str = "") -> Job:
-    """Put a job first or last among the jobs of its tenant and priority."""
+    """Move a job to the first or last position of its tenant and priority."""
     with db.atomic():
         job = _lock_movable(job_id)
-        first = _peers(job).exclude(pk=job.pk).order_by("position" if top else "-position").first()
-        if first is None:
+        outermost = _peers(job).exclude(pk=job.pk).order_by("position" if top else "-position").first()
+        if outermost is None:
             return job
-        position = first.position - SPACING if top else first.position + SPACING
+        position = outermost.position - SPACING if top else outermost.position + SPACING
         return _set_position(job, max(-LARGEST_POSITION, min(LARGEST_POSITION, position)), actor, reason)
 
 
 def make_room(job_id: UUID) -> bool:
-    """Spread the jobs from `job_id` on evenly, keeping their order, over as many as it takes to find the room.
+    """Spread the jobs from `job_id` on evenly, in their order, as many as needed. Return whether it was possible.
 
-    Waits for nobody: whoever holds one of them may be waiting for another. If somebody does, nothing is changed.
+    It waits for no lock, because the holder of one may wait for another. If any of the jobs is locked, nothing changes.
     """
     with db.atomic() as connection:
         job = get_job(job_id)
-        crowd = _peers(job).exclude(_before(job)).order_by(*ORDER)
-        before = _peers(job).filter(_before(job)).order_by(*(f"-{name}" for name in ORDER)).first()
+        followers = _peers(job).exclude(_before(job)).order_by(*ORDER)
+        previous = _peers(job).filter(_before(job)).order_by(*(f"-{name}" for name in ORDER)).first()
         size = SPREAD_SIZE
-        while (beyond := crowd.values_list("position", flat=True)[size : size + 1].first()) is not None:
-            low = before.position if before else job.position - SPACING * size
-            if beyond - low > 2 * (size + 1):
+        while (high := followers.values_list("position", flat=True)[size : size + 1].first()) is not None:
+            low = previous.position if previous else job.position - SPACING * size
+            if high - low > 2 * (size + 1):
                 break
             size *= 2
-        size = crowd[:size].count()
-        low = before.position if before else job.position - SPACING * size
-        step = SPACING if beyond is None else (beyond - low) // (size + 1)
-        free = Job.objects.select_for_update(no_key=True, skip_locked=True).filter(pk__in=crowd.values("pk")[:size])
-        locked = set(free.values_list("pk", flat=True))
-        if locked != set(crowd.values_list("pk", flat=True)[:size]):
+        size = followers[:size].count()
+        low = previous.position if previous else job.position - SPACING * size
+        step = SPACING if high is None else (high - low) // (size + 1)
+        unlocked = Job.objects.select_for_update(no_key=True, skip_locked=True)
+        locked = set(unlocked.filter(pk__in=followers.values("pk")[:size]).values_list("pk", flat=True))
+        if locked != set(followers.values_list("pk", flat=True)[:size]):
             return False
         spread_positions(connection, locked, low=low, step=step)
         return True
@@ -83,16 +83,18 @@ def _try_move_beside(job_id: UUID, other_id: UUID, after: bool, actor: Actor, re
     with db.atomic():
         job, other = _lock_movable(job_id), get_job(other_id)
         if (other.tenant, other.priority) != (job.tenant, job.priority):
-            raise WrongState("Jobs move only among those of one tenant and priority.", status=job.status)
+            raise WrongState(
+                f"Job {job.pk} cannot be moved beside job {other.pk}: tenant or priority differs.", status=job.status
+            )
         if other.status not in WAITING:
-            raise WrongState(f"Job {other.pk} no longer waits.", status=other.status)
+            raise WrongState(f"Job {other.pk} is {other.status} and no longer waits.", status=other.status)
         peers = _peers(job).exclude(pk=job.pk)
         if after:
-            beyond = peers.exclude(_before(other)).exclude(pk=other.pk).order_by(*ORDER).first()
-            low, high = other.position, beyond.position if beyond else other.position + 2 * SPACING
+            neighbour = peers.exclude(_before(other)).exclude(pk=other.pk).order_by(*ORDER).first()
+            low, high = other.position, neighbour.position if neighbour else other.position + 2 * SPACING
         else:
-            beyond = peers.filter(_before(other)).order_by(*(f"-{name}" for name in ORDER)).first()
-            low, high = beyond.position if beyond else other.position - 2 * SPACING, other.position
+            neighbour = peers.filter(_before(other)).order_by(*(f"-{name}" for name in ORDER)).first()
+            low, high = neighbour.position if neighbour else other.position - 2 * SPACING, other.position
         if high - low < 2:
             raise NoRoom
         return _set_position(job, (low + high) // 2, actor, reason)

@@ -1,7 +1,7 @@
-"""The promoter: lets exactly the head of each free lane through.
+"""Make exactly the first job of each free target ready, and jobs whose time has come.
 
-Nobody else decides about a lane. Whoever changes one leaves a mark in the same transaction (`moves.mark_lanes`);
-the promoter consumes marks without waiting for anyone.
+Only the promoter decides which job of a target is next. Code that changes a target marks it dirty in the same
+transaction; the promoter consumes the marks and waits for no lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jobs.models import LaneMark
 
 
 def mark_dirty(*lane_ids: UUID | None) -> None:
-    """Ask the promoter to look at these lanes again, and soon."""
+    """Mark targets (by lane id) for the promoter's next round, and notify it."""
     marks = [LaneMark(lane_id=lane_id) for lane_id in sorted({lane_id for lane_id in lane_ids if lane_id is not None})]
     if marks:
         LaneMark.objects.bulk_create(marks)
@@ -23,22 +23,22 @@ def mark_dirty(*lane_ids: UUID | None) -> None:
 
 
 def promote() -> int:
-    """Run one round. Return how many marks it looked at."""
+    """Run one round; return the number of marks that it read."""
     return promote_round().marks
 
 
 def promote_round() -> PromotionResult:
-    """Look at the targets of the oldest marks once."""
+    """Decide about the targets of the oldest marks, one batch."""
     with db.atomic() as connection:
         return sql.promote(connection, BATCH_SIZE)
 
 
 def promote_due() -> int:
-    """Promote jobs whose time has come. Return how many."""
+    """Promote jobs whose time has come, one batch; return how many."""
     with db.atomic() as connection:
         return sql.promote_due(connection, BATCH_SIZE)
 
 
 def read_queue_state() -> QueueState:
-    """Read what a worker with free slots has to know, in one look."""
+    """Read the due time, dirty targets and ready jobs in one query."""
     return sql.read_queue_state(db.connection())

@@ -1,6 +1,6 @@
-"""How any move is made: lock, look the arrow up, write the state under a guard, leave its event, mark and signal.
+"""Apply one transition to one job: lock, look the transition up, update the row if unchanged, record the event.
 
-The public verbs are in `lifecycle`, `ending` and `groups`.
+The public actions are in `lifecycle`, `finish` and `groups`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from jobs.states import (
 
 
 def get_job(job_id: UUID) -> Job:
+    """Return the job; raise NotFound if there is none."""
     job = Job.objects.filter(pk=job_id).first()
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
@@ -43,7 +44,7 @@ def get_job(job_id: UUID) -> Job:
 
 
 def lock_job(job_id: UUID) -> Job:
-    """The job's group first, then the job: the order in which everyone takes them."""
+    """Lock and return the job, its group first: all code takes these two locks in this order. Raise NotFound."""
     group_id = Job.objects.filter(pk=job_id).values_list("group_id", flat=True).first()
     if group_id is not None:
         JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
@@ -54,18 +55,18 @@ def lock_job(job_id: UUID) -> Job:
 
 
 def require_allowed(job: Job, action: str, fields: Iterable[str] = ()) -> None:
-    """Raise what refuses a person's action on this job, whose row is locked."""
-    refused = find_refusal(action, gather_facts(job), fields)
-    if refused is not None:
-        raise Conflict.from_refusal(refused)
+    """Raise Conflict if an operator's action cannot be applied to this job, whose row is locked."""
+    refusal = find_refusal(action, gather_facts(job), fields)
+    if refusal is not None:
+        raise Conflict.from_refusal(refusal)
 
 
 def require_transition(job: Job, verb: str, target: Status | None = None) -> Transition:
-    """The arrow that `verb` takes from here, or WrongState."""
-    way = find_transition(verb, job.status, target)
-    if way is None:
+    """Return the transition that `verb` makes from the job's status; raise WrongState if there is none."""
+    transition = find_transition(verb, job.status, target)
+    if transition is None:
         raise wrong_state(job, verb)
-    return way
+    return transition
 
 
 def apply_transition(
@@ -79,36 +80,41 @@ def apply_transition(
     token: UUID | None = None,
     **fields: Any,
 ) -> Job:
-    """Walk one arrow: the guarded UPDATE and everything that belongs to it. The job's row must be locked."""
-    way = require_transition(job, verb, target)
+    """Update the job's row and its run, record the event, notify and signal. Return the job as it is afterwards.
+
+    The job's row must be locked. `fields` are further columns of the job. Raise WrongState if `verb` does not lead
+    from the job's status to `target`.
+    """
+    transition = require_transition(job, verb, target)
     source = Status(job.status)
     if target != source:
-        obeyed = {"cancel_requested": False, "cancel_mode": ""}  # who asked stays in the events
-        fields = _CLEARED_ON_LEAVING.get(source, {}) | {"gate": Gate.CLOSED, **obeyed} | fields
-    why = reason if target != source else job.status_reason  # a resolved failure still says why it failed
-    _update_if_unchanged(job, verb, target, status_reason=why, **fields)
-    has_ended = target in TERMINAL and target != source
-    if has_ended:
+        no_request = {"cancel_requested": False, "cancel_mode": ""}  # the requester is recorded in the events
+        fields = _CLEARED_ON_LEAVING.get(source, {}) | {"gate": Gate.CLOSED, **no_request} | fields
+    status_reason = reason if target != source else job.status_reason  # a resolved job keeps the reason of its failure
+    _update_if_unchanged(job, verb, target, status_reason=status_reason, **fields)
+    is_finished = target in TERMINAL and target != source
+    if is_finished:
         JobRun.objects.open().filter(job_id=job.pk).update(status=target, finished_at=Now(), error=reason)
         add_to_rollup(db.connection(), [job.pk], rollup_writer_id())
-    add_event(job, way.event, actor=actor, target=target, reason=reason, data=data, token=token)
+    add_event(job, transition.event, actor=actor, target=target, reason=reason, data=data, token=token)
     mark_dirty(job.lane_id)
     if target == Status.QUEUED:
         notifications.notify(notifications.READY)
-    if way.event == EventKind.RUNNING:
+    if transition.event == EventKind.RUNNING:
         signals.send_after_commit(started=[signals.StartedJob(job.pk, job.job_type, job.tenant)])
-    elif has_ended:
+    elif is_finished:
         signals.send_after_commit(finished=[signals.FinishedJob(job.pk, job.job_type, job.tenant, str(target), reason)])
     return get_job(job.pk)
 
 
 def request_stop(job: Job, mode: StopMode, *, actor: Actor, reason: str) -> Job:
-    """Leave a stop request for the executor. Repeating one changes nothing; a cancel replaces a pause."""
+    """Record a stop request, which the executor obeys. Repeating one is a no-op; a cancel replaces a pause."""
     if job.cancel_requested and job.cancel_mode == mode:
         return job
-    way = require_transition(job, mode.lower(), Status.RUNNING)
-    _update_if_unchanged(job, way.verb, Status.RUNNING, cancel_requested=True, cancel_mode=mode, status_reason=reason)
-    add_event(job, way.event, actor=actor, reason=reason)
+    transition = require_transition(job, mode.lower(), Status.RUNNING)
+    request = {"cancel_requested": True, "cancel_mode": mode, "status_reason": reason}
+    _update_if_unchanged(job, transition.verb, Status.RUNNING, **request)
+    add_event(job, transition.event, actor=actor, reason=reason)
     notifications.notify(notifications.STOP)
     return get_job(job.pk)
 
@@ -123,7 +129,7 @@ def add_event(
     data: dict[str, Any] | None = None,
     token: UUID | None = None,
 ) -> None:
-    """Record what happened to a job; without a target, something that did not change its state."""
+    """Record an event of a job. Without a target, the event changed no status."""
     JobEvent.objects.create(
         job_id=job.pk,
         kind=kind,
@@ -139,12 +145,12 @@ def add_event(
 
 
 def rollup_writer_id() -> str:
-    """No two transactions that are open at once may share a minute's row, so each thread writes its own."""
+    """Return the writer of this thread's rollup rows: transactions that share a row would wait for each other."""
     return f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"[:300]
 
 
 def queued_gate() -> Case:
-    """What a job that becomes QUEUED waits behind, judged by the database's clock."""
+    """Return the expression for the gate of a job that becomes QUEUED, by the database's clock."""
     return Case(
         When(not_before__gt=Now(), then=Value(Gate.TIME)),
         When(lane__isnull=False, then=Value(Gate.LANE)),
@@ -153,17 +159,19 @@ def queued_gate() -> Case:
 
 
 def recompute_gate(job: Job) -> None:
-    """Judge again what a QUEUED job waits behind, after its own fields have changed."""
+    """Write the gate of a QUEUED job again, after its own fields have changed."""
     Job.objects.filter(pk=job.pk, status=Status.QUEUED).update(gate=queued_gate(), recheck_at=None)
     mark_dirty(job.lane_id)
     notifications.notify(notifications.READY)
 
 
 def from_now(seconds: float) -> Any:
+    """Return the expression for the database's time in so many seconds."""
     return Now() + timedelta(seconds=seconds)
 
 
 def wrong_state(job: Job, verb: str) -> Conflict:
+    """Return the error to raise where `verb` does not fit the job's status."""
     return Conflict.from_refusal(build_status_refusal(verb, gather_facts(job)))
 
 
@@ -180,7 +188,7 @@ _CLEARED_ON_LEAVING: dict[Status, dict[str, Any]] = {
 
 
 def _update_if_unchanged(job: Job, verb: str, target: Status, **fields: Any) -> None:
-    """The guard: nothing changes unless the job still is what was seen, held by the same lease."""
-    seen = Job.objects.filter(pk=job.pk, status=job.status, lease_token=job.lease_token)
-    if not seen.update(status=target, **fields):
+    """Write the job's row if its status and lease are those that were read; else raise WrongState."""
+    unchanged = Job.objects.filter(pk=job.pk, status=job.status, lease_token=job.lease_token)
+    if not unchanged.update(status=target, **fields):
         raise wrong_state(job, verb)
