@@ -25,7 +25,7 @@ from jobs.admin.workers import WorkerAdmin
 from jobs.conf import get_raw_settings, read_settings
 
 
-class Registration:
+class AdminRegistration:
     """Registers model admins on a site, except for models that the site has registered itself."""
 
     def __init__(self, admins: Mapping[type[Model], type[admin.ModelAdmin]]) -> None:
@@ -44,7 +44,7 @@ class Registration:
             self(site)
 
 
-register = Registration(
+register = AdminRegistration(
     {
         models.Job: JobAdmin,
         models.JobRun: JobRunAdmin,

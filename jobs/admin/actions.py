@@ -100,7 +100,7 @@ CHANGE_PRIORITY = JobAction(
 
 
 @dataclass
-class ActionResult:
+class ActionReport:
     """The jobs that an action changed, asked to stop or skipped; as a string, the report on them."""
 
     action: JobAction

@@ -21,7 +21,7 @@ from django.utils.translation import ngettext
 
 from jobs import actors
 from jobs.admin import screens
-from jobs.admin.actions import CHANGE_PRIORITY, JOB_ACTIONS, ActionResult, JobAction
+from jobs.admin.actions import CHANGE_PRIORITY, JOB_ACTIONS, ActionReport, JobAction
 from jobs.admin.base import COUNT_LIMIT, ActionAdmin, CappedInt, ReadOnlyAdmin, count_capped, log_history
 from jobs.admin.formatting import change_url, link, list_url
 from jobs.admin.forms import DryRunForm
@@ -41,7 +41,7 @@ IRREVERSIBLE = ("cancel", "resolve", "retry")  # confirmed for more than one job
 
 
 @dataclass
-class DryRunResult:
+class DryRunReport:
     """How many jobs the action would change, and why it would skip the others; as a string, the sentence on it."""
 
     action: JobAction
@@ -60,24 +60,24 @@ class DryRunResult:
         return f"{count}: {', '.join(parts)}."
 
 
-def dry_run_action(action: JobAction, job_ids: Sequence[UUID]) -> DryRunResult:
+def dry_run_action(action: JobAction, job_ids: Sequence[UUID]) -> DryRunReport:
     """Apply the rules of the action to each job, and change nothing."""
-    result = DryRunResult(action)
+    report = DryRunReport(action)
     dry_run = DryRun("update", ["priority"]) if action is CHANGE_PRIORITY else DryRun(action.name)
     for start in range(0, len(job_ids), BATCH_SIZE):
         batch = Job.objects.filter(pk__in=job_ids[start : start + BATCH_SIZE])
         jobs = list(batch.only("pk", *SAMPLE_FIELDS, *FACT_COLUMNS).order_by("pk"))
         facts = gather_facts_by_id(jobs)
         for job in jobs:
-            result.jobs += 1
-            if len(result.sample) < SAMPLE_SIZE:
-                result.sample.append(job)
+            report.jobs += 1
+            if len(report.sample) < SAMPLE_SIZE:
+                report.sample.append(job)
             refusal = dry_run.find_refusal(facts[job.pk])
             if refusal is None:
-                result.applicable += 1
+                report.applicable += 1
             else:
-                result.skipped[describe_refusal(refusal)] += 1
-    return result
+                report.skipped[describe_refusal(refusal)] += 1
+    return report
 
 
 class JobActionAdmin(ActionAdmin, ReadOnlyAdmin):
@@ -108,16 +108,16 @@ class JobActionAdmin(ActionAdmin, ReadOnlyAdmin):
         self, request: HttpRequest, action: JobAction, jobs: list[Job], left: int, error: str = ""
     ) -> HttpResponse:
         """Return a page with the dry run, a sample of the jobs, and the form that runs the action."""
-        result = dry_run_action(action, [job.pk for job in jobs])
-        result.left = left
+        report = dry_run_action(action, [job.pk for job in jobs])
+        report.left = left
         is_all_selected = selects_all(request)
         # Repeats the fields of the list's form; to select all that match, the list sends one key as well.
         keys = [(ACTION_CHECKBOX_NAME, job.pk) for job in (jobs[:1] if is_all_selected else jobs)]
         context = {
-            "dry_run": result,
+            "dry_run": report,
             "selects_all": is_all_selected,
             "limit": conf.CONSOLE_BULK_LIMIT,
-            "sample": [(link(self.admin_site, Job, job.pk), job) for job in result.sample],
+            "sample": [(link(self.admin_site, Job, job.pk), job) for job in report.sample],
             "hidden": [
                 ("action", action.name),
                 ("index", "0"),
@@ -135,21 +135,21 @@ class JobActionAdmin(ActionAdmin, ReadOnlyAdmin):
 
     def run_action(self, request: HttpRequest, action: JobAction, jobs: list[Job], left: int = 0) -> None:
         """Run the action on each job in its own transaction, so that a refusal does not undo the others."""
-        result, reason = ActionResult(action, left=left), request.POST.get("reason", "").strip()
+        report, reason = ActionReport(action, left=left), request.POST.get("reason", "").strip()
         for start in range(0, len(jobs), BATCH_SIZE):
             changed = []
             for job in jobs[start : start + BATCH_SIZE]:
                 try:
-                    result.add(job.pk, action.call(job.pk, actor=actors.make_user_actor(request.user), reason=reason))
+                    report.add(job.pk, action.call(job.pk, actor=actors.make_user_actor(request.user), reason=reason))
                     changed.append(job)
                 except JobSchedulerError as error:
-                    result.skipped.setdefault(describe_error(error), []).append(job.pk)
+                    report.skipped.setdefault(describe_error(error), []).append(job.pk)
             log_history(request, changed, f"{action.name}: {reason}" if reason else action.name)
-        message = str(result)
-        if len(result.created) == 1:
-            retry = link(self.admin_site, Job, result.created[0].pk)
+        message = str(report)
+        if len(report.created) == 1:
+            retry = link(self.admin_site, Job, report.created[0].pk)
             message = format_html("{} {} {}", message, _("It is followed by"), retry)
-        is_complete = not result.skipped and not result.left
+        is_complete = not report.skipped and not report.left
         self.message_user(request, message, messages.SUCCESS if is_complete else messages.WARNING)
 
     def run_on_object(self, request: HttpRequest, action: JobAction, row: Job) -> HttpResponse:

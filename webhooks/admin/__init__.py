@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from jobs.admin import Registration
+from jobs.admin import AdminRegistration
 from jobs.admin.alerts import alert_from
 from jobs.admin.job_detail import show_on_page
 from webhooks import models
 from webhooks.admin import deliveries, endpoints
 
-register = Registration(
+register = AdminRegistration(
     {
         models.WebhookEndpoint: endpoints.WebhookEndpointAdmin,
         models.WebhookDelivery: deliveries.WebhookDeliveryAdmin,
