@@ -75,11 +75,11 @@ def create_history(actor: Actor) -> None:
     run_worker(burst=True)
 
 
-def run_worker(*, burst: bool, housekeeping: bool = False, concurrency: int = 1) -> int:
+def run_worker(*, burst: bool, maintenance: bool = False, concurrency: int = 1) -> int:
     """Run the demo's jobs in this process; without `burst` until a signal stops it."""
     handlers.register_handlers()
     serves = ServedJobs(tuple(registry.local_names()), tenant=TENANT, skip_unserved=True)
-    options = WorkerOptions(None, concurrency, serves, burst=burst, maintenance=housekeeping)
+    options = WorkerOptions(None, concurrency, serves, burst=burst, maintenance=maintenance)
     worker = WorkerLoop(options)
     if not burst:
         worker.install_signal_handlers()

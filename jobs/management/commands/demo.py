@@ -49,4 +49,4 @@ class Command(base.CliCommand):
 
         self.stdout.write(_("Running the demo's jobs; stop with Ctrl-C."))
         self.stdout.flush()
-        content.run_worker(burst=False, housekeeping=True, concurrency=4)
+        content.run_worker(burst=False, maintenance=True, concurrency=4)
