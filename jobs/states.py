@@ -90,6 +90,10 @@ class Cause(StrEnum):
     TOKEN_LIMIT = "TOKEN_LIMIT"
 
 
+DEFAULT_PAUSE_REASON = "Job was interrupted by user"
+LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON = "lease expired", "Scheduler crash recovery"  # of recovered jobs
+
+
 class Initiator(StrEnum):
     """Who makes a transition; the values are shown in docs/lifecycle.md."""
 

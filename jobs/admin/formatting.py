@@ -22,10 +22,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from jobs.admin.base import CappedInt
-from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.models.job import STATUS_LABELS, Job
 from jobs.redaction import redact
-from jobs.states import TERMINAL, Status
+from jobs.states import DEFAULT_PAUSE_REASON, TERMINAL, Status
 
 MAX_TEXT_LENGTH = 65_536
 # These characters reorder the text around them. In JSON they only occur inside strings, where they can be escaped.
@@ -111,7 +110,7 @@ def isolate_text(text: str) -> SafeString:
 def format_reason(job: Job) -> str:
     """Return the reason of the job's status."""
     # The default reason of a pause speaks of an interruption, which is wrong for a job that never started.
-    if job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None:
+    if job.status_reason == DEFAULT_PAUSE_REASON and job.dispatched_at is None:
         return _("paused before it started")
     return job.status_reason
 

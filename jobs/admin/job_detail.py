@@ -38,11 +38,19 @@ from jobs.admin.formatting import (
     truncate_text,
 )
 from jobs.engine.facts import gather_facts
-from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
 from jobs.process_identity import ProcessIdentity, is_remote
-from jobs.states import LIVE, EventKind, Status, StopMode, allowed_actions, find_refusal, is_repeated_stop
+from jobs.states import (
+    DEFAULT_PAUSE_REASON,
+    LIVE,
+    EventKind,
+    Status,
+    StopMode,
+    allowed_actions,
+    find_refusal,
+    is_repeated_stop,
+)
 
 if TYPE_CHECKING:
     from jobs.admin.jobs import JobAdmin
@@ -237,7 +245,7 @@ def build_timeline(
         icon = ICONS[Status(event.kind)] if event.kind in set(Status) else "·"
         actor = f"{event.get_actor_kind_display()} {event.actor_name}".strip()
         # The default reason speaks of an interruption, which is wrong for a job that was not running.
-        is_default = event.reason == PAUSED_BY_DEFAULT and event.from_status != Status.RUNNING
+        is_default = event.reason == DEFAULT_PAUSE_REASON and event.from_status != Status.RUNNING
         reason = "" if is_default else first_line(event.reason, 500)
         steps.append(TimelineStep(EVENT_LABELS.get(event.kind, event.kind), event.at, icon, actor, reason))
     for step, next_step in pairwise(steps):

@@ -49,10 +49,9 @@ from jobs.admin.formatting import (
     truncate_text,
 )
 from jobs.admin.screens import screen
-from jobs.engine.maintenance.recovery import CRASHED, EXPIRED
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
 from jobs.models.job import STATUS_LABELS
-from jobs.states import TERMINAL, Status
+from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, TERMINAL, Status
 from jobs.stats import live_counts
 from jobs.stats.cache import RateLimitedCache
 
@@ -122,7 +121,9 @@ class JobAdmin(JobActionAdmin):
         params = _load_params(jobs) if can_view_payload(request) else {}
         retried = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
         lost = (
-            Job.objects.filter(pk__in=retried, status_reason__in=(EXPIRED, CRASHED)) if retried else Job.objects.none()
+            Job.objects.filter(pk__in=retried, status_reason__in=(LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON))
+            if retried
+            else Job.objects.none()
         )
         lost_ids = set(lost.order_by().values_list("pk", flat=True))
         whys = explain.explain_briefly(jobs)

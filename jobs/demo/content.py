@@ -20,12 +20,10 @@ from jobs.actors import Actor
 from jobs.demo import MARKER_TEMPLATE, TENANT, DemoTenantInUse, handlers
 from jobs.engine.claim import ServedJobs
 from jobs.engine.maintenance import retention
-from jobs.engine.maintenance.rollup_compaction import MINUTE_RETENTION
-from jobs.engine.sql.rollup import HOUR_WRITER
 from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.errors import Conflict
 from jobs.models import ConcurrencyLimit, Job, JobGroup, JobMinute, JobTemplate, Target
-from jobs.models.rollup import BUCKETS_SEC
+from jobs.models.rollup import BUCKETS_SEC, HOUR_WRITER, MINUTE_RETENTION
 from jobs.registry import registry
 from jobs.services import groups, limits, targets, templates
 from jobs.services import jobs as job_services

@@ -33,9 +33,7 @@ from jobs.errors import NotFound, WrongState
 from jobs.models import Gate, Job, JobGroup, JobRun
 from jobs.models.expressions import sql_literals
 from jobs.process_identity import beat_fields
-from jobs.states import ALWAYS_EDITABLE_FIELDS, TERMINAL, EventKind, Status, StopMode
-
-PAUSED_BY_DEFAULT = "Job was interrupted by user"
+from jobs.states import ALWAYS_EDITABLE_FIELDS, DEFAULT_PAUSE_REASON, TERMINAL, EventKind, Status, StopMode
 
 
 def release(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
@@ -62,7 +60,7 @@ def cancel(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
 
 def pause(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     """Pause a waiting job now; request a running one to stop. Its target is blocked until the job is resumed."""
-    reason = reason or PAUSED_BY_DEFAULT
+    reason = reason or DEFAULT_PAUSE_REASON
     with db.atomic():
         job = lock_job(job_id)
         require_allowed(job, "pause")

@@ -11,13 +11,12 @@ from uuid import UUID
 from django.utils import formats, timezone
 from django.utils.translation import gettext as _
 
-from jobs.engine.lifecycle import PAUSED_BY_DEFAULT
 from jobs.explain.facts import Facts, to_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
 from jobs.models.limit import LimitScope
 from jobs.policies.concurrency import count_free
 from jobs.serializers import format_time
-from jobs.states import ACTIVE, EventKind, Status
+from jobs.states import ACTIVE, DEFAULT_PAUSE_REASON, EventKind, Status
 
 NEEDS_OPERATOR = {"held", "paused", "target_paused", "target_blocked", "scope_paused", "no_worker"}
 
@@ -47,7 +46,7 @@ def find_reasons(facts: Facts) -> list[Reason]:
         case Status.PAUSED:
             event = facts.events.get(EventKind.PAUSED)
             job = facts.job
-            is_bare = job.status_reason == PAUSED_BY_DEFAULT and job.dispatched_at is None  # it had not started
+            is_bare = job.status_reason == DEFAULT_PAUSE_REASON and job.dispatched_at is None  # it had not started
             suffix = f": {job.status_reason}" if job.status_reason and not is_bare else ""
             return [Reason("paused", _("it is paused") + _describe_event(event) + suffix, **_since_and_by(event))]
         case Status.DISPATCHING:

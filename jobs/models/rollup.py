@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from jobs.models.job import STATUS_CHOICES
 from jobs.models.routing import RoutedManager
 
+MINUTE_RETENTION = timedelta(hours=26)  # the last day has exact minutes
+HOUR_RETENTION = timedelta(days=35)  # a chart of a month has its hours, however short RETENTION_DAYS is
+HOUR_WRITER, DAY_WRITER = "@hour", "@day"  # the writers of compacted rows; no worker can have these names
 BUCKETS_SEC = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1800, 7200)  # upper bounds; one more bucket is open-ended
 
 

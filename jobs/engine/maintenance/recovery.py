@@ -26,12 +26,11 @@ from jobs.models import Job, JobGroup
 from jobs.models.job import JobQuerySet
 from jobs.outages import OUTAGE_ERRORS
 from jobs.process_identity import Liveness, ProcessIdentity, seconds_since_beat
-from jobs.states import Cause
+from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, Cause
 
 logger = logging.getLogger("jobs.engine.maintenance.recovery")
 BATCH_SIZE = 200
 SEEN_RETENTION_SEC = 86_400
-EXPIRED, CRASHED = "lease expired", "Scheduler crash recovery"  # the errors of recovered jobs
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class LeaseReaper:
             expired = [job for job in expired if self._is_surely_expired(job, now)]
         self._first_seen = {pk: seen for pk, seen in self._first_seen.items() if now - seen.since < SEEN_RETENTION_SEC}
         overdue_count = end_overdue_jobs(starts.find_overdue_jobs())
-        return overdue_count + _end_jobs(expired, _expired_jobs, Cause.LEASE_EXPIRED, EXPIRED)
+        return overdue_count + _end_jobs(expired, _expired_jobs, Cause.LEASE_EXPIRED, LEASE_EXPIRED_REASON)
 
     def _is_surely_expired(self, job: Job, now: float) -> bool:
         """Return whether the lease has expired by a steady clock, or its process is gone.
@@ -106,7 +105,7 @@ def recover_previous_process(identity: ProcessIdentity) -> int:
     def still_abandoned() -> JobQuerySet:
         return Job.objects.running().filter(lease_owner__in=[job.lease_owner for job in abandoned])
 
-    return _end_jobs(abandoned, still_abandoned, Cause.CRASH_RECOVERY, CRASHED)
+    return _end_jobs(abandoned, still_abandoned, Cause.CRASH_RECOVERY, CRASH_RECOVERY_REASON)
 
 
 def end_overdue_jobs(overdue: Sequence[Job]) -> int:

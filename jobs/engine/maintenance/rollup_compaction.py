@@ -11,11 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jobs import clock, db
-from jobs.engine.sql.rollup import DAY_WRITER, HOUR_WRITER, compact_rows
+from jobs.engine.sql.rollup import compact_rows
 from jobs.models import JobMinute
+from jobs.models.rollup import DAY_WRITER, HOUR_RETENTION, HOUR_WRITER, MINUTE_RETENTION
 
-MINUTE_RETENTION = timedelta(hours=26)  # figures of the last day are exact to the minute
-HOUR_RETENTION = timedelta(days=35)  # a chart of a month has its hours, however short RETENTION_DAYS is
 BUCKETS_PER_ROUND = 100  # hours or days that one round compacts
 
 

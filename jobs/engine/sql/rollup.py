@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from jobs import db
+from jobs.models.rollup import DAY_WRITER
 
 KEY_COLUMNS = ("minute", "worker", "tenant", "resource", "job_type", "outcome", "wait_bucket", "run_bucket")
 SUM_COLUMNS = ("jobs", "wait_sec", "run_sec", "retried", "recovered")
@@ -14,7 +15,6 @@ ADD_ON_CONFLICT = f"""
     ON CONFLICT ({", ".join(KEY_COLUMNS)})
     DO UPDATE SET {", ".join(f"{name} = m.{name} + excluded.{name}" for name in SUM_COLUMNS)}
 """
-HOUR_WRITER, DAY_WRITER = "@hour", "@day"  # the writers of folded rows; no worker can be named so
 
 
 def compact_rows(connection: Any, start: datetime, end: datetime, writer: str) -> None:
