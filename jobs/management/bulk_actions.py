@@ -170,12 +170,12 @@ class ActionResult:
 
 def apply_to_ids(action: str, job_ids: Iterable[str], *, dry_run: bool, reason: str, actor: Actor) -> ActionResult:
     """Apply an action to these jobs. Raise InvalidInput if one of them is no id."""
-    result, rule = ActionResult(action, dry_run), DryRun(action)
+    result, prediction = ActionResult(action, dry_run), DryRun(action)
     for job_id in job_ids:
         with _skip_refused(result, job_id):
             if dry_run:
                 facts = gather_facts(get_job(fields.parse_id(job_id)))
-                _predict(result, facts, rule.refusal(facts))
+                _predict(result, facts, prediction.find_refusal(facts))
             else:
                 _apply(result, fields.parse_id(job_id), reason, actor)
     return result
@@ -186,17 +186,17 @@ def apply_to_selection(action: str, selection: Selection, *, dry_run: bool, reas
 
     Of a retry chain only the latest attempt is changed.
     """
-    possible = frozenset(arrow.source for arrow in TRANSITIONS if arrow.verb == action and arrow.source is not None)
+    possible = frozenset(t.source for t in TRANSITIONS if t.verb == action and t.source is not None)
     if impossible := sorted(selection.statuses - possible):
         values = {"verb": action, "status": impossible[0]}
         raise InvalidInput("--status", _("%(verb)s cannot be applied to a job that is %(status)s") % values)
-    result, rule = ActionResult(action, dry_run), DryRun(action)
+    result, prediction = ActionResult(action, dry_run), DryRun(action)
     for chunk in selection.iterate_chunks(selection.statuses or DEFAULT_STATUSES.get(action, possible)):
         for facts in gather_facts_by_id(chunk).values():
             if facts.superseded_by is not None:
                 result.skip(facts.job_id, describe_later_attempt(facts.superseded_by.status))
             elif dry_run:
-                _predict(result, facts, rule.refusal(facts))
+                _predict(result, facts, prediction.find_refusal(facts))
             else:
                 with _skip_refused(result, facts.job_id):
                     _apply(result, facts.job_id, reason, actor)
