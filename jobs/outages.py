@@ -1,4 +1,4 @@
-"""Survive database outages: long-lived threads outlast a database that goes away, comes back or stops answering."""
+"""Survive database outages: long-lived threads go on when a database goes away, comes back or stops responding."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ RAISED_BY_TRIGGER = "P0001"  # PL/pgSQL's RAISE EXCEPTION
 
 
 class Outage:
-    """Survives database errors with growing pauses.
+    """Lets one thread survive database errors, with exponential backoff.
 
-    The threads of a process share one outage: a line when the first of them cannot get through twice, and one when
-    the last is back. A first failure says nothing: most often the connection had been cut while it was not in use.
+    The threads of a process log one outage together: a line when the first of them has failed twice, and one when the
+    last has recovered. A first failure is not logged: most often an idle connection had been closed.
     """
 
     def __init__(
         self,
         logger: logging.Logger,
         name: str,
-        end: threading.Event | None = None,
+        stopped: threading.Event | None = None,
         *,
         timeout_factor: float = 1.0,
         is_listener: bool = False,
     ) -> None:
         self.logger = logger
         self.name = name
-        self.end = end or threading.Event()
-        self.timeout_factor = timeout_factor  # how much longer than others a turn may take, see `break_hung`
-        self.is_listener = is_listener  # it cannot tell a dead wire from silence
+        self.stopped = stopped or threading.Event()
+        self.timeout_factor = timeout_factor  # multiplies the timeout of `break_hung_connections`
+        self.is_listener = is_listener  # it cannot tell a dead connection from silence
         self.failures = 0
         self._used_at = 0.0
-        self._has_own_connection = False  # of the one thread that uses it
+        self._has_own_connection = False  # the thread's connection is outside of Django's pool
 
     @contextmanager
     def survive(self, *, rejections: bool = True) -> Iterator[None]:
         """Run one turn, on a connection outside of Django's pool. A broken one is closed, an idle one is tested first.
 
-        What the database refuses will hardly be better the next time: only who has others to care for survives that.
-        A turn that the database rolled back for another transaction is no outage: the caller repeats it at once.
+        With `rejections`, other database errors are logged and survived, too; a caller that only repeats the rejected
+        statement passes False. A turn that was rolled back for another transaction is no outage: the caller repeats it.
         """
         if not self._has_own_connection:
             db.use_own_connection()
@@ -83,13 +83,13 @@ class Outage:
             close_connection()
             if not rejections:
                 raise
-            self.logger.exception("%s: the database refused", self.name)
+            self.logger.exception("%s: the database rejected a statement", self.name)
             self._sleep(1.0)
         else:
             if not self.failures:
                 self._used_at = time.monotonic()
             elif db.connection().connection is None:
-                self._back_off()  # the turn had no use for the database: nothing is proven
+                self._back_off()  # the turn did not use the database, so the outage may last
             else:
                 self.mark_recovered()
         finally:
@@ -97,14 +97,15 @@ class Outage:
 
     @property
     def is_active(self) -> bool:
+        """Tell whether the last turn failed."""
         return self.failures > 0
 
     def mark_active(self) -> None:
-        """This turn has just begun, or got an answer."""
+        """Restart the timeout of this turn: the database has just responded."""
         _active_turns[self] = (time.monotonic(), db.connection())
 
     def mark_recovered(self) -> None:
-        """The database has answered."""
+        """End the outage of this thread: the database has responded."""
         self._used_at = time.monotonic()
         if self.is_active:
             self.failures = 0
@@ -115,24 +116,25 @@ class Outage:
         self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 — spreads load, guards nothing
 
     def _sleep(self, seconds: float) -> None:
-        """Until the time is over, or somebody else of this process has got through."""
+        """Sleep for so long, or until another thread of this process has recovered."""
         _active_turns.pop(self, None)
         began = time.monotonic()
         while (left := began + seconds - time.monotonic()) > 0 and _outage_log.recovered_at < began:
-            if self.end.wait(min(left, RECOVERY_CHECK_SEC)):
+            if self.stopped.wait(min(left, RECOVERY_CHECK_SEC)):
                 return
 
 
 class OutageLog:
-    """Who of this process cannot reach the database."""
+    """The threads of this process that cannot reach the database; logs the begin and the end of their outage."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._failing: set[Outage] = set()
         self._since = 0.0
-        self.recovered_at = 0.0  # when somebody last got through again
+        self.recovered_at = 0.0  # when a thread last recovered
 
     def failed(self, outage: Outage, error: Exception) -> None:
+        """Add a thread; log the outage if it is the first."""
         with self._lock:
             first, self._failing = not self._failing, self._failing | {outage}
             if first:
@@ -141,6 +143,7 @@ class OutageLog:
                 outage.logger.warning("%s: the database cannot be reached (%s); trying again", outage.name, reason[0])
 
     def recovered(self, outage: Outage) -> None:
+        """Remove a thread; log the recovery if it was the last."""
         with self._lock:
             self.recovered_at = time.monotonic()
             last, self._failing = self._failing == {outage}, self._failing - {outage}
@@ -153,10 +156,10 @@ _active_turns: dict[Outage, tuple[float, Any]] = {}
 
 
 def break_hung_connections(seconds: float) -> None:
-    """Cut the connection of every thread that has waited longer for an answer, so that it can make a new one.
+    """Shut down the connection of every thread that has waited longer for a response, so that it reconnects.
 
-    A dead wire keeps a client waiting for ever: no timeout of the server's, and no keepalive, reaches past a peer
-    that still acknowledges.
+    On a dead connection a client waits for ever: no timeout of the server and no keepalive helps while some peer on
+    the way still acknowledges packets.
     """
     now = time.monotonic()
     turns = [(outage, *turn) for outage, turn in _active_turns.copy().items()]
@@ -166,17 +169,17 @@ def break_hung_connections(seconds: float) -> None:
             _active_turns[outage] = (now, connection)
             raw = connection.connection
             if raw is not None and not raw.closed:
-                with suppress(OSError, connection.Database.Error), socket.socket(fileno=os.dup(raw.fileno())) as wire:
-                    wire.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError, connection.Database.Error), socket.socket(fileno=os.dup(raw.fileno())) as peer:
+                    peer.shutdown(socket.SHUT_RDWR)
 
 
 def is_rolled_back(error: BaseException) -> bool:
-    """Whether the database answers, and has rolled the transaction back for another one: repeat it, it is no outage."""
+    """Tell whether the database rolled the transaction back for another one: repeat it; this is no outage."""
     return _sqlstate(error) in ROLLED_BACK_SQLSTATES
 
 
 def is_rejection(error: BaseException) -> bool:
-    """Whether the database rejects what is written, now and later; not so for a missing column, say."""
+    """Tell whether the database rejects the written values, now and later. A missing column, say, is no rejection."""
     return isinstance(error, IntegrityError | DataError) or _sqlstate(error) == RAISED_BY_TRIGGER
 
 

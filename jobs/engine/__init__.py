@@ -12,6 +12,5 @@
 Beside them: `lifecycle` has the actions of operators and of the scheduler, retries among them; `transitions` applies
 one transition, `facts` gathers what decides whether an action is allowed, `ordering` moves waiting jobs. `worker/` is
 the process that claims and runs jobs, `remote/` serves workers over HTTP, `slots/` has the leases of work without a
-job, `maintenance/` the periodic tasks. `notifications` wakes waiting workers, `database` survives outages,
-`process_identity` tells which process owns a lease. `sql/` has the statements, one file per verb.
+job, `maintenance/` the periodic tasks. `sql/` has the statements, one file per verb.
 """
