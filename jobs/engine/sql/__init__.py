@@ -1,4 +1,4 @@
-"""The statements that must be fast: one file per verb, PostgreSQL and SQLite side by side, as literal text."""
+"""Statements that must be fast: one file per verb, PostgreSQL and SQLite side by side, as literal text."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ Statement = tuple[str, Any]  # SQL and its parameters
 
 
 def to_uuid(stored: Any) -> Any:
-    """Convert what a raw query returns of a UUID column: SQLite stores text."""
+    """Convert a UUID that a raw query returned: SQLite stores text."""
     return stored if stored is None or isinstance(stored, UUID) else UUID(hex=stored)
 
 
 def to_stored(connection: Any, value: Any) -> Any:
-    """Convert a parameter to what SQLite stores."""
+    """Convert a parameter to the form that SQLite stores."""
     if isinstance(value, datetime):
         return connection.ops.adapt_datetimefield_value(value)
     return value.hex if isinstance(value, UUID) else value
 
 
 def to_datetime(stored: str | datetime) -> datetime:
-    """Convert what SQLite returns of a time: Django's converters make plain columns naive, an expression stays text."""
+    """Convert a time that SQLite returned: Django's converters make columns naive datetimes, expressions stay text."""
     parsed = parse_datetime(stored) if isinstance(stored, str) else stored
     assert parsed is not None, stored
     return parsed.replace(tzinfo=UTC)

@@ -1,7 +1,7 @@
-"""Find ready jobs in dispatch order, past the limits that are full.
+"""Find ready jobs in dispatch order that no full limit blocks.
 
-First in a window at the head of the queue. Where that is short, by a walk over the flows (combinations of tenant, job
-type, resource and addon) that have ready jobs: its cost does not grow with the jobs of a full limit that stand ahead.
+The first search reads a window at the head of the queue. If that finds too few, the second reads the first jobs of each
+flow (combination of tenant, job type, resource and addon): its cost does not grow with the jobs that a full limit blocks.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ COLUMNS = "id, tenant, job_type, resource, addon_id, priority, position, created
 
 
 class ReadyJob(NamedTuple):
+    """A job that could start now."""
+
     id: UUID
     flow: Flow
     priority: int
 
 
 class Filter(NamedTuple):
-    """Conditions on ready jobs: SQL and its parameters; empty SQL stands for no condition."""
+    """A condition on ready jobs: SQL and its parameters. Empty SQL means no condition."""
 
     sql: str = ""
     params: Sequence[Any] = ()
@@ -37,7 +39,7 @@ class Filter(NamedTuple):
 
 
 def find_in_window(connection: Any, limit: int, index: Filter, wanted: Filter) -> list[ReadyJob]:
-    """Return the first `limit` wanted jobs among the WINDOW first ones. `index` is what the window's index starts with."""
+    """Return the first `limit` wanted jobs of the first WINDOW ready ones. `index` matches the start of an index."""
     sql = f"""
     SELECT {COLUMNS} FROM (
         SELECT {COLUMNS} FROM jobscheduler_job WHERE gate = 3 AND {index.sql} ORDER BY {ORDER} LIMIT {WINDOW}
@@ -54,7 +56,10 @@ def find_in_window(connection: Any, limit: int, index: Filter, wanted: Filter) -
 def find_across_flows(
     connection: Any, limit: int, wanted: Filter, *, remote: bool = False, flows: int | None = None
 ) -> list[ReadyJob]:
-    """Return the first `limit` jobs of flows whose head is wanted, in dispatch order; with `flows`, so many of each."""
+    """Return the first `limit` jobs of the flows whose first job is wanted, in dispatch order.
+
+    With `flows`, return up to `limit` jobs of each of so many flows.
+    """
     ready = f"gate = 3 AND {'remote' if remote else 'NOT remote'}"
     if db.is_sqlite(connection):
         return _find_across_flows_on_sqlite(connection, ready, wanted, limit, flows)
@@ -70,7 +75,7 @@ def find_across_flows(
     ),
     best AS MATERIALIZED (SELECT flow_id FROM head WHERE {wanted.sql or "1 = 1"} ORDER BY {ORDER} LIMIT {heads:d})
     SELECT job.* FROM best CROSS JOIN LATERAL (
-        SELECT {COLUMNS} FROM jobscheduler_job  -- an equation would let the planner walk all flows in dispatch order
+        SELECT {COLUMNS} FROM jobscheduler_job  -- with "=", the planner could scan all flows in dispatch order
         WHERE flow_id BETWEEN best.flow_id AND best.flow_id AND {ready} ORDER BY flow_id, {ORDER} LIMIT {limit:d}
     ) job ORDER BY {ORDER} {total}
     """

@@ -1,7 +1,7 @@
-"""Take ready jobs, and keep them: the claim and the heartbeat.
+"""Claim ready jobs, and renew their leases.
 
-A claim sets the lease, opens the run (or continues the open one) and writes the event. `CLAIM_NEXT` takes the first
-ready jobs in dispatch order and nothing while any limit is in force; `CLAIM_CHOSEN` takes jobs that a selection round
+A claim sets the lease, opens the run (or continues the open one) and writes the event. `claim_next` claims the first
+ready jobs in dispatch order, and none while any limit is in force; `claim_chosen` claims jobs that a selection round
 has chosen under the locks of the limits.
 """
 
@@ -24,7 +24,7 @@ from jobs.process_identity import read_beat_clock
 
 
 class Claim(NamedTuple):
-    """A job as its executor gets it: what to run, and the lease to run it under. Fields as in `CLAIMED`."""
+    """A claimed job: its handler's input and its lease. Fields as in `CLAIM_COLUMNS`, and the run's artifacts."""
 
     id: UUID
     lease_token: UUID
@@ -49,7 +49,7 @@ class Claim(NamedTuple):
 
 
 class LeaseRequest(NamedTuple):
-    """Who claims: the worker's name for the audit trail, and its process identity, which owns the leases."""
+    """The lease that a claim sets: the worker's name for the events, and the process key, which owns the lease."""
 
     worker: str
     process: str
@@ -57,7 +57,7 @@ class LeaseRequest(NamedTuple):
 
 
 class ServedParams(NamedTuple):
-    """What a worker takes. None: every resource, every tenant."""
+    """The jobs that a worker serves, as parameters. None: every resource, every tenant."""
 
     types: list[str]
     resources: list[str] | None
@@ -67,9 +67,9 @@ class ServedParams(NamedTuple):
 def claim_next(
     connection: Any, served: ServedParams, claimant: LeaseRequest, slots: Sequence[int], *, limits_locked: bool = False
 ) -> list[Claim]:
-    """Take the first ready jobs, one for each slot number, unless some limit is in force.
+    """Claim the first ready jobs, one for each slot number, unless some limit is in force.
 
-    `limits_locked` is for a caller that holds the limits and has found room for so many jobs, whatever they are.
+    `limits_locked` is for a caller that holds the limits' locks and has found room for so many jobs of any kind.
     """
     if db.is_sqlite(connection):
         pick = _pick_next_on_sqlite(connection, served, len(slots), limits_locked)
@@ -79,7 +79,7 @@ def claim_next(
 
 
 def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: LeaseRequest, slots: Sequence[int]) -> list[Claim]:
-    """Take these jobs, as far as they are still ready and not locked by others, one for each slot number."""
+    """Claim those of these jobs that are still ready and not locked, one for each slot number."""
     if db.is_sqlite(connection):
         chosen = json.dumps([job_id.hex for job_id in job_ids])
         pick = _SQLITE_PICK_CHOSEN, [chosen, to_stored(connection, timezone.now())]
@@ -94,12 +94,12 @@ def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: LeaseReques
 def claim_next_statement(
     served: ServedParams, claimant: LeaseRequest, slots: Sequence[int], limits_locked: bool = False
 ) -> Statement:
-    """Return CLAIM_NEXT with its parameters, to be sent alone or in a pipeline with FINISH."""
+    """Return the plain claim with its parameters, to be sent alone or in a pipeline with FINISH."""
     params = {**served._asdict(), **claimant._asdict(), "slots": to_array(slots), "limits_locked": limits_locked}
     return _claim_next(len(slots)), params
 
 
-# Rows that others hold are skipped; a job past its deadline that was never dispatched is left to be skipped.
+# Locked rows are skipped. A job past its deadline that was never dispatched is left to the deadlines task.
 _PICK_NEXT = f"""
     WITH picked AS MATERIALIZED (
         SELECT id, priority, position, created_at FROM jobscheduler_job
@@ -162,7 +162,7 @@ CLAIM_CHOSEN = _PICK_CHOSEN + _CLAIM
 
 @cache
 def _claim_next(limit: int) -> str:
-    """With a literal LIMIT: a generic plan takes a parameter for a tenth of the table."""
+    """Return the statement with a literal LIMIT: a generic plan assumes that a parameter is a tenth of the table."""
     return _PICK_NEXT.format(limit=limit) + _CLAIM
 
 
@@ -170,7 +170,7 @@ _JSON_COLUMNS = [Claim._fields.index(name) for name in ("params", "retry_policy"
 
 
 def parse_claim(row: Sequence[Any]) -> Claim:
-    """Turn a row that a claim returned into a claim. JSON arrives as text."""
+    """Build a claim from a row that the statement returned. JSON columns arrive as text."""
     values = list(row)
     for index in _JSON_COLUMNS:
         if (text := values[index]) is not None:
@@ -277,6 +277,8 @@ def _parse_sqlite_claim(row: Sequence[Any], artifacts: str) -> Claim:
 
 
 class StopRequest(NamedTuple):
+    """The stop request of a running job, as its row has it."""
+
     cancel_requested: bool
     cancel_mode: str
 
@@ -284,9 +286,9 @@ class StopRequest(NamedTuple):
 def renew_leases(
     connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float, clock: str | None = None
 ) -> dict[UUID, StopRequest]:
-    """Renew leases (job, token) whose rows are not locked. Return the stop request of each renewed one.
+    """Renew leases (job, token) whose rows are not locked. Return the stop request of each renewed job.
 
-    A missing job was locked or is lost: look again. `clock` is the steady clock that SQLite keeps beside the time.
+    A missing job is locked, or its lease is lost: check again. `clock` is the monotonic clock that SQLite stores, too.
     """
     if db.is_sqlite(connection):
         return _renew_on_sqlite(connection, leases, lease_sec, clock)

@@ -1,8 +1,8 @@
-"""The columns of a job by role, so that every statement that copies or inserts them names them once."""
+"""The columns of a job by role: statements that copy or insert them share these lists."""
 
 from __future__ import annotations
 
-# What a submission says. A retry copies all of these.
+# The columns of a submission, with their types. A retry copies all of them.
 SUBMISSION_COLUMNS = {
     "job_type": "text",
     "template_id": "uuid",
@@ -29,10 +29,10 @@ SUBMISSION_COLUMNS = {
     "group_index": "integer",
     "schedule_id": "uuid",
     "fire_time": "timestamptz",
-    "fence": "bigint",  # counts on where the chain stands
+    "fence": "bigint",  # continues the count of the retry chain
     "traceparent": "text",
 }
-# What every new job starts with; only raw SQL needs it spelled out.
+# The initial values of a new job's other columns; only raw SQL has to name them.
 INITIAL_VALUES = {
     "tokens_used": "0",
     "status_reason": "''",
@@ -41,7 +41,7 @@ INITIAL_VALUES = {
     "progress_message": "''",
 }
 
-# What a claim hands to the worker, in this order.
+# The columns that a claim returns to the worker, in this order.
 CLAIM_COLUMNS = (
     "id",
     "lease_token",

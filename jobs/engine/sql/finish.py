@@ -1,7 +1,7 @@
-"""Record how executions ended.
+"""Record results of jobs.
 
-One result is: the job's new state, its run, its event, a mark on its target, its retry, and its minute of the rollup.
-Nothing changes unless the lease token matches; a result that was recorded before is answered as a replay.
+One result writes the job's new status, its run, its event, the mark on its target, its retry, and the rollup. Nothing
+changes unless the lease token matches; a result that was recorded before is reported as a replay.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from jobs.models.rollup import BUCKETS_SEC
 
 
 class ResultRow(NamedTuple):
-    """One execution's result. `data` goes to the event; `retry_in` (seconds) and `retry_id` ask for a retry."""
+    """One job's result. `data` goes to the event; `retry_in` (seconds) and `retry_id` request a retry."""
 
     id: UUID
     token: UUID
@@ -41,7 +41,7 @@ class ResultRow(NamedTuple):
 
 
 class FinishedRow(NamedTuple):
-    """What became of a result: verdict done, replay or lost; the rest is None unless it is done."""
+    """The finish status of a result (done, replay or lost); the other fields are None unless it is done."""
 
     id: UUID
     finish_status: str
@@ -52,33 +52,33 @@ class FinishedRow(NamedTuple):
 
 
 class FinishContext(NamedTuple):
-    """Who records: the actor of the events, and the writer whose rows of the rollup are added to."""
+    """The actor of the events, and the writer of the rollup rows."""
 
     actor_kind: str
     actor_name: str
     writer: str
 
 
-def finish_jobs(connection: Any, results: Sequence[ResultRow], recorder: FinishContext) -> list[FinishedRow]:
+def finish_jobs(connection: Any, results: Sequence[ResultRow], context: FinishContext) -> list[FinishedRow]:
     """Record results; return one row for each."""
     if db.is_sqlite(connection):
-        return _finish_on_sqlite(connection, results, recorder)
-    return [FinishedRow(*row) for row in execute(connection, *finish_statement(results, recorder))]
+        return _finish_on_sqlite(connection, results, context)
+    return [FinishedRow(*row) for row in execute(connection, *finish_statement(results, context))]
 
 
 def finish_and_claim(
     connection: Any,
     results: Sequence[ResultRow],
-    recorder: FinishContext,
+    context: FinishContext,
     served: ServedParams,
     claimant: LeaseRequest,
     slots: Sequence[int],
 ) -> tuple[list[FinishedRow], list[Claim]]:
-    """Run FINISH and CLAIM_NEXT as they are: on PostgreSQL in one round trip, on SQLite in the caller's transaction."""
+    """Run `finish_jobs` and `claim_next`: on PostgreSQL in one round trip, on SQLite in the caller's transaction."""
     if db.is_sqlite(connection):
-        return finish_jobs(connection, results, recorder), claim_next(connection, served, claimant, slots)
+        return finish_jobs(connection, results, context), claim_next(connection, served, claimant, slots)
     finished, claimed = execute_together(
-        connection, finish_statement(results, recorder), claim_next_statement(served, claimant, slots)
+        connection, finish_statement(results, context), claim_next_statement(served, claimant, slots)
     )
     return [FinishedRow(*row) for row in finished], [parse_claim(row) for row in claimed]
 
@@ -87,14 +87,14 @@ def finish_and_claim(
 
 _BUCKETS = f"ARRAY[{', '.join(map(str, BUCKETS_SEC))}]::double precision[]"
 
-# `held` waits for the jobs in the order of their ids, and drops those whose lease is another's by then.
+# `leased` locks the jobs in the order of their ids, and drops those whose lease has ended by then.
 _FINISH = f"""
     WITH given AS MATERIALIZED (
         SELECT * FROM json_to_recordset(%(results)s::json) AS t(
             id uuid, token uuid, status text, reason text, error text, exit_code integer, artifacts jsonb, data jsonb,
             retry_in double precision, retry_id uuid)
     ),
-    held AS MATERIALIZED (
+    leased AS MATERIALIZED (
         SELECT g.*, (g.retry_in IS NOT NULL AND NOT j.cancel_requested) AS retried
         FROM jobscheduler_job j JOIN given g ON g.id = j.id AND g.token = j.lease_token
         WHERE j.id = ANY(%(ids)s::uuid[])
@@ -102,8 +102,8 @@ _FINISH = f"""
     ),
     finished AS (
         UPDATE jobscheduler_job j
-        SET status = h.status,
-            status_reason = h.reason,
+        SET status = l.status,
+            status_reason = l.reason,
             gate = 0,
             lease_owner = NULL,
             lease_token = NULL,
@@ -111,10 +111,10 @@ _FINISH = f"""
             heartbeat_at = NULL,
             cancel_requested = false,
             cancel_mode = '',
-            holds_lane = (j.lane_id IS NOT NULL AND h.status = 'FAILED' AND NOT h.retried)
-        FROM held h
-        WHERE j.id = h.id
-        RETURNING h.token, h.reason, h.error, h.exit_code, h.artifacts, h.data, h.retry_in, h.retry_id, h.retried,
+            holds_lane = (j.lane_id IS NOT NULL AND l.status = 'FAILED' AND NOT l.retried)
+        FROM leased l
+        WHERE j.id = l.id
+        RETURNING l.token, l.reason, l.error, l.exit_code, l.artifacts, l.data, l.retry_in, l.retry_id, l.retried,
                   j.status, j.created_at, j.position, j.attempt, j.checkpoint, j.id, {", ".join(f"j.{n}" for n in SUBMISSION_COLUMNS)}
     ),
     run AS (
@@ -158,8 +158,8 @@ _FINISH = f"""
 """
 
 
-# A retry is inserted by the statement that records its failure. A statement that inserts into the jobs sets up all their
-# indexes, even for no row: without a retry to make, leaving it out takes 15 % of a turn with one slot.
+# A retry is inserted by the statement that records its failure. A statement that inserts jobs sets up all their indexes,
+# even for no row: leaving the insert out where there is no retry saves 15 % of a turn with one slot.
 _RETRY = f"""retry AS (
         INSERT INTO jobscheduler_job (
             id, {", ".join(SUBMISSION_COLUMNS)}, status, gate, priority, position, created_at, not_before, hold, holds_lane,
@@ -180,12 +180,12 @@ FINISH = _FINISH.replace("{retry}", "").replace("{retry_events}", "")
 FINISH_AND_RETRY = _FINISH.replace("{retry}", _RETRY).replace("{retry_events}", _RETRY_EVENTS)
 
 
-def finish_statement(results: Sequence[ResultRow], recorder: FinishContext) -> Statement:
+def finish_statement(results: Sequence[ResultRow], context: FinishContext) -> Statement:
     """Return FINISH with its parameters, to be sent alone or in a pipeline with a claim."""
     params = {
         "ids": to_array(result.id for result in results),
         "results": to_json([result._asdict() for result in results]).decode(),
-        **recorder._asdict(),
+        **context._asdict(),
     }
     return FINISH if all(result.retry_in is None for result in results) else FINISH_AND_RETRY, params
 
@@ -259,15 +259,17 @@ class _LeasedJob(NamedTuple):
     created_at: str
 
 
-def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], recorder: FinishContext) -> list[FinishedRow]:
+def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], context: FinishContext) -> list[FinishedRow]:
     now = timezone.now()
     at = to_stored(connection, now)
     with connection.cursor() as cursor:
         cursor.execute(_SQLITE_SELECT_LEASED, [json.dumps([(result.id.hex, result.token.hex) for result in results])])
-        held = {to_uuid(row[0]): _LeasedJob(*row) for row in cursor.fetchall()}
-        done = [result for result in results if result.id in held]
+        leased = {to_uuid(row[0]): _LeasedJob(*row) for row in cursor.fetchall()}
+        done = [result for result in results if result.id in leased]
         retried = {
-            result.id: result for result in done if result.retry_in is not None and not held[result.id].cancel_requested
+            result.id: result
+            for result in done
+            if result.retry_in is not None and not leased[result.id].cancel_requested
         }
         states = [(result.id.hex, result.status, result.reason, result.id in retried) for result in done]
         cursor.execute(_SQLITE_FINISH, [json.dumps(states)])
@@ -277,28 +279,30 @@ def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], recorder: F
         for result in retried.values():
             not_before = to_stored(connection, now + timedelta(seconds=result.retry_in or 0.0))
             cursor.execute(_SQLITE_RETRY, [to_stored(connection, result.retry_id), at, not_before, result.id.hex])
-        lanes = [held[result.id].lane_id for result in done if result.status != "FAILED" and held[result.id].lane_id]
+        lanes = [
+            leased[result.id].lane_id for result in done if result.status != "FAILED" and leased[result.id].lane_id
+        ]
         if lanes:
             cursor.execute(_SQLITE_MARK, [json.dumps(lanes)])
         cursor.executemany(
             _SQLITE_EVENT,
             [
-                [to_stored(connection, value) for value in (*event, recorder.actor_kind, recorder.actor_name, now)]
+                [to_stored(connection, value) for value in (*event, context.actor_kind, context.actor_name, now)]
                 for result in done
                 for event in _build_events(result, result.id in retried)
             ],
         )
-        ends = [
-            _to_rollup_entry(result, held[result.id], started_at.get(result.id), result.id in retried)
+        entries = [
+            _to_rollup_entry(result, leased[result.id], started_at.get(result.id), result.id in retried)
             for result in done
         ]
-        _add_entries(connection, cursor, ends, now, recorder.writer)
-        missing = [(r.id.hex, r.token.hex, r.status) for r in results if r.id not in held]
+        _add_entries(connection, cursor, entries, now, context.writer)
+        missing = [(r.id.hex, r.token.hex, r.status) for r in results if r.id not in leased]
         replayed: set[UUID] = set()
         if missing:
-            cursor.execute(_SQLITE_SELECT_REPLAYED, [json.dumps(missing), recorder.actor_kind, recorder.actor_name])
+            cursor.execute(_SQLITE_SELECT_REPLAYED, [json.dumps(missing), context.actor_kind, context.actor_name])
             replayed = {to_uuid(job_id) for (job_id,) in cursor.fetchall()}
-    return [_to_finished_row(result, held.get(result.id), result.id in retried, replayed) for result in results]
+    return [_to_finished_row(result, leased.get(result.id), result.id in retried, replayed) for result in results]
 
 
 def _build_events(result: ResultRow, retried: bool) -> list[tuple[Any, ...]]:
@@ -321,11 +325,11 @@ def _to_finished_row(result: ResultRow, job: _LeasedJob | None, retried: bool, r
     return FinishedRow(result.id, "done", job.tenant, job.job_type, retried_by, job.group_id is not None)
 
 
-# ---------------------------------------------------------------------- rollup of jobs that ended otherwise
+# ---------------------------------------------------------------------- rollup of jobs that were finished otherwise
 
 
 def add_to_rollup(connection: Any, job_ids: Sequence[UUID], writer: str) -> None:
-    """Add jobs that have just ended, outside of `finish_jobs`, to their minute."""
+    """Add jobs that were just finished, outside of `finish_jobs`, to the rollup."""
     if db.is_sqlite(connection):
         _add_to_rollup_on_sqlite(connection, job_ids, writer)
     else:
@@ -333,7 +337,7 @@ def add_to_rollup(connection: Any, job_ids: Sequence[UUID], writer: str) -> None
 
 
 ADD_TO_ROLLUP = f"""
-    WITH ended AS (
+    WITH finished AS (
         SELECT j.tenant, j.resource, j.job_type, j.status, r.started_at IS NOT NULL AS started,
                greatest(extract(epoch FROM r.started_at - j.created_at), 0) AS waited,
                greatest(extract(epoch FROM {NOW} - r.started_at), 0) AS ran
@@ -345,7 +349,7 @@ ADD_TO_ROLLUP = f"""
            CASE WHEN started THEN width_bucket(waited, {_BUCKETS}) ELSE -1 END,
            CASE WHEN started THEN width_bucket(ran, {_BUCKETS}) ELSE -1 END,
            count(*), sum(coalesce(waited, 0)), sum(coalesce(ran, 0)), 0, 0
-    FROM ended GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
+    FROM finished GROUP BY 3, 4, 5, 6, 7, 8 ORDER BY 3, 4, 5, 6, 7, 8
     {ADD_ON_CONFLICT}
     RETURNING 1
 """
@@ -376,23 +380,23 @@ def _to_rollup_entry(result: ResultRow, job: _LeasedJob, started_at: str | None,
 def _add_to_rollup_on_sqlite(connection: Any, job_ids: Sequence[UUID], writer: str) -> None:
     with connection.cursor() as cursor:
         cursor.execute(_SQLITE_SELECT_FINISHED, [json.dumps([job_id.hex for job_id in job_ids])])
-        ends = [_RollupEntry(*row) for row in cursor.fetchall()]
-        _add_entries(connection, cursor, ends, timezone.now(), writer)
+        entries = [_RollupEntry(*row) for row in cursor.fetchall()]
+        _add_entries(connection, cursor, entries, timezone.now(), writer)
 
 
-def _add_entries(connection: Any, cursor: Any, ends: Iterable[_RollupEntry], now: datetime, writer: str) -> None:
+def _add_entries(connection: Any, cursor: Any, entries: Iterable[_RollupEntry], now: datetime, writer: str) -> None:
     sums: dict[tuple[Any, ...], list[float]] = {}
-    for end in ends:
+    for entry in entries:
         waited = ran = 0.0
         buckets = (-1, -1)
-        if end.started_at is not None:
-            started_at = to_datetime(end.started_at)
-            waited = max((started_at - to_datetime(end.created_at)).total_seconds(), 0.0)
+        if entry.started_at is not None:
+            started_at = to_datetime(entry.started_at)
+            waited = max((started_at - to_datetime(entry.created_at)).total_seconds(), 0.0)
             ran = max((now - started_at).total_seconds(), 0.0)
             buckets = (bisect_right(BUCKETS_SEC, waited), bisect_right(BUCKETS_SEC, ran))
-        key = (end.tenant, end.resource, end.job_type, end.outcome, *buckets)
+        key = (entry.tenant, entry.resource, entry.job_type, entry.outcome, *buckets)
         added = sums.setdefault(key, [0, 0.0, 0.0, 0, 0])
-        for index, value in enumerate((1, waited, ran, end.retried, end.recovered)):
+        for index, value in enumerate((1, waited, ran, entry.retried, entry.recovered)):
             added[index] += value
     minute = to_stored(connection, now.replace(second=0, microsecond=0))
     cursor.executemany(_SQLITE_MINUTE, [(minute, writer, *key, *added) for key, added in sums.items()])

@@ -1,6 +1,6 @@
-"""Lock the limits, then count what is active under them.
+"""Lock the limits, then count the active jobs and direct calls.
 
-Two statements: in one, the count would be read by a snapshot older than the lock, and limits would be exceeded.
+Two statements: in one, the count would use a snapshot older than the lock, and limits would be exceeded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class LimitRow(NamedTuple):
 
 
 class ActiveRow(NamedTuple):
-    """Jobs and direct calls of one flow that run, or direct calls that wait for a slot."""
+    """The number of active jobs and direct calls of one flow, or of its direct calls that wait for a slot."""
 
     tenant: str
     job_type: str
@@ -36,7 +36,7 @@ class ActiveRow(NamedTuple):
 
 
 class CostRow(NamedTuple):
-    """Cost units of one addon that are in use or reserved."""
+    """The cost units of one addon that are in use or reserved."""
 
     addon_id: str
     cost_units: int
@@ -44,13 +44,14 @@ class CostRow(NamedTuple):
 
 
 def read_limits(connection: Any, *, all_rows: bool, lock: bool) -> tuple[list[LimitRow], list[ActiveRow]]:
-    """Return the limits in force (or all), locked if asked, and what is active, counted after the lock."""
+    """Return the limits in force (or all), with `lock` locked, and the active counts, read after the lock."""
     limits = _limits(all_rows, lock and not db.is_sqlite(connection))
     rows, active = run_together(connection, limits, _active(connection.vendor))
     return [LimitRow(*row) for row in rows], [ActiveRow(*row) for row in active]
 
 
 def count_active(connection: Any) -> list[ActiveRow]:
+    """Return the active counts of all flows."""
     (active,) = run_together(connection, _active(connection.vendor))
     return [ActiveRow(*row) for row in active]
 

@@ -1,7 +1,7 @@
 """Make waiting jobs ready: when their time comes, and when their target is free.
 
-Every change of a target leaves a mark in its transaction; the promoter consumes marks, and nobody else decides which
-job of a target is next. It waits for no lock: what others hold keeps its mark.
+Every change of a target inserts a mark in its transaction; the promoter consumes marks, and only the promoter decides
+which job of a target is next. It waits for no lock: a target whose rows are locked keeps its mark.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jobs import db
 from jobs.engine.sql import to_datetime, to_stored
 from jobs.engine.sql.prepared import NOW, execute
 
-# A target `t` is closed while an operator paused it, or one of its jobs holds it without waiting to run.
+# A target `t` is closed while it is paused, or while one of its jobs holds it without waiting to run.
 _CLOSED = """(t.paused OR EXISTS (
             SELECT 1 FROM jobscheduler_job b WHERE b.lane_id = t.id AND b.holds_lane AND b.gate NOT IN (2, 3)))"""
 # The next job of a free target `t`: of the retry chain that holds it, else the first in dispatch order.
@@ -30,16 +30,19 @@ BATCH_SIZE = 500
 
 
 class PromotionResult(NamedTuple):
-    marks: int  # looked at
-    undecided: int  # left, because others hold a row
+    """The number of marks that one round read."""
+
+    marks: int
+    undecided: int  # of these, left for later because a row was locked
 
     @property
     def is_unfinished(self) -> bool:
+        """Tell whether another round has something to decide."""
         return self.marks >= BATCH_SIZE or self.undecided > 0
 
 
 def promote(connection: Any, limit: int) -> PromotionResult:
-    """Look at the targets of the oldest marks and make exactly the head of each free one ready. Call in a transaction."""
+    """Make exactly the first job of each free target ready, for the targets of the oldest marks. Call in a transaction."""
     if db.is_sqlite(connection):
         return _promote_on_sqlite(connection, limit)
     ((marks, missing, mark_ids, targets, ready),) = execute(connection, _lock_marked(limit), None)
@@ -51,7 +54,7 @@ def promote(connection: Any, limit: int) -> PromotionResult:
     return PromotionResult(marks, marks - len(decided))
 
 
-# Enqueue must not insert targets: two callers that name two new ones in opposite order would deadlock.
+# The insert of jobs must not insert targets: two callers with two new targets in opposite order would deadlock.
 INSERT_MISSING_TARGETS = """
     INSERT INTO jobscheduler_target (id, tenant, key, paused, paused_by, reason)
     SELECT lane.lane_id, job.tenant, job.target, false, '', ''
@@ -76,7 +79,7 @@ def _lock_marked(limit: int) -> str:
     ready AS MATERIALIZED (
         SELECT id FROM jobscheduler_job WHERE lane_id IN (SELECT id FROM target) AND gate = 3 FOR UPDATE SKIP LOCKED
     ),
-    new AS (  -- marks whose target has no row yet; without a waiting job it never gets one, and nothing is to decide
+    new AS (  -- marks whose target has no row yet; it never gets one without a waiting job: nothing to decide
         SELECT m.id, EXISTS (SELECT 1 FROM jobscheduler_job j WHERE j.lane_id = m.lane_id AND j.gate IN (2, 3)) AS waits
         FROM mark m WHERE NOT EXISTS (SELECT 1 FROM jobscheduler_target t WHERE t.id = m.lane_id)
     ),
@@ -89,7 +92,7 @@ def _lock_marked(limit: int) -> str:
     """
 
 
-# A new statement, hence a snapshot taken under those locks.
+# A statement of its own: its snapshot is taken under those locks.
 PROMOTE = f"""
     WITH target AS MATERIALIZED (
         SELECT t.id, {_CLOSED} AS closed FROM jobscheduler_target t
@@ -154,7 +157,7 @@ def _promote_on_sqlite(connection: Any, limit: int) -> PromotionResult:
 
 
 def promote_due(connection: Any, limit: int) -> int:
-    """Move jobs whose time has come to the queue of their target, or make them ready. Return how many."""
+    """Move jobs whose time has come to the queue of their target, or make them ready; return how many."""
     if db.is_sqlite(connection):
         return _promote_due_on_sqlite(connection, limit)
     return int(execute(connection, _promote_due(limit), None)[0][0])
@@ -193,26 +196,26 @@ def _promote_due_on_sqlite(connection: Any, limit: int) -> int:
     return len(lanes)
 
 
-# ---------------------------------------------------------------------- what is there to do
+# ---------------------------------------------------------------------- state of the queue
 
 
 class QueueState(NamedTuple):
-    """What a worker with free slots needs to know."""
+    """The state of the queue, for a worker with free slots."""
 
-    due_sec: float | None  # until the next job's time comes
-    has_dirty_targets: bool  # some target has changed
-    has_ready_jobs: bool  # some job could be claimed, by somebody
+    due_sec: float | None  # until the next scheduled job is due
+    has_dirty_targets: bool
+    has_ready_jobs: bool  # of any type: this worker need not serve them
 
 
 def read_queue_state(connection: Any) -> QueueState:
-    """Look without locks: is a job due, a target marked, a job ready?"""
+    """Read without locks whether a job is due, a target dirty, a job ready."""
     if db.is_sqlite(connection):
         return _read_state_on_sqlite(connection)
     ((due_sec, marked, ready),) = execute(connection, QUEUE_STATE, None)
     return QueueState(None if due_sec is None else float(due_sec), marked, ready)
 
 
-# The order makes the look for a ready job a look into its index.
+# The ORDER BY makes the planner search a ready job in the index.
 QUEUE_STATE = f"""
     SELECT (SELECT extract(epoch FROM min(coalesce(recheck_at, not_before)) - {NOW}) FROM jobscheduler_job WHERE gate = 1),
            EXISTS (SELECT 1 FROM jobscheduler_lanemark),

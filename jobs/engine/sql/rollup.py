@@ -1,4 +1,4 @@
-"""How an end is added to its minute: the key of a row of the rollup, what is summed in it, and how rows are folded."""
+"""The rollup of finished jobs, one row per minute and key: its columns, how a job is added, how rows are compacted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADD_ON_CONFLICT = f"""
 
 
 def compact_rows(connection: Any, start: datetime, end: datetime, writer: str) -> None:
-    """Replace the finer rows of this span by their sums, in the caller's transaction."""
+    """Replace the rows of this period by their sums, in the caller's transaction."""
     adapt = connection.ops.adapt_datetimefield_value
     params = {"start": adapt(start), "end": adapt(end), "writer": writer}
     with connection.cursor() as cursor:
@@ -34,9 +34,9 @@ _INSERT_SUMS = f"""
 """
 _FINER_ROWS = f"""jobscheduler_jobminute
     WHERE minute >= %(start)s AND minute < %(end)s AND worker <> %(writer)s AND worker <> '{DAY_WRITER}'"""
-# Whoever deletes a row adds it: two that fold at once cannot count it twice.
+# One statement deletes a row and adds it: two compactions at the same time cannot count it twice.
 _POSTGRESQL_COMPACT = (f"WITH gone AS (DELETE FROM {_FINER_ROWS} RETURNING *) {_INSERT_SUMS}",)
-# There is no such statement on SQLite, but nobody else writes during our transaction.
+# SQLite has no such statement, but no other connection writes during this transaction.
 _SQLITE_COMPACT = (
     f"WITH gone AS (SELECT * FROM {_FINER_ROWS}) {_INSERT_SUMS}",
     f"DELETE FROM {_FINER_ROWS}",

@@ -19,19 +19,19 @@ def spread_positions(connection: Any, job_ids: Iterable[UUID], *, low: int, step
             cursor.execute(_POSTGRESQL, [low, step, list(job_ids)])
 
 
-# Only what is locked: a job that came just now would be waited for.
+# Only the locked jobs: an update of another one would wait for its lock.
 _POSTGRESQL = """
-    UPDATE jobscheduler_job SET position = %s + %s * ranked.place
+    UPDATE jobscheduler_job SET position = %s + %s * ranked.ordinal
     FROM (
-        SELECT id AS ranked_id, row_number() OVER (ORDER BY position, created_at, id) AS place
+        SELECT id AS ranked_id, row_number() OVER (ORDER BY position, created_at, id) AS ordinal
         FROM jobscheduler_job WHERE id = ANY(%s)
     ) ranked
     WHERE id = ranked_id
 """
 _SQLITE = """
-    UPDATE jobscheduler_job SET position = %s + %s * ranked.place
+    UPDATE jobscheduler_job SET position = %s + %s * ranked.ordinal
     FROM (
-        SELECT id AS ranked_id, row_number() OVER (ORDER BY position, created_at, id) AS place
+        SELECT id AS ranked_id, row_number() OVER (ORDER BY position, created_at, id) AS ordinal
         FROM jobscheduler_job WHERE id IN (SELECT value FROM json_each(%s))
     ) ranked
     WHERE id = ranked_id
