@@ -8,30 +8,23 @@ not changed: `time_travel` moves the times of waiting jobs and fires due schedul
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from uuid import uuid4
 
-from asgiref.sync import async_to_sync
 from django.apps import apps
-from django.db import connections, transaction
 from django.db.models import F
 
-from jobs import actors, clock
-from jobs.engine import finish, promoter
-from jobs.engine.claim import Claim, Claimer, ServedJobs
-from jobs.engine.executors.run import CaptureLogs, Context, run, run_async
-from jobs.engine.executors.thread import retry_params
-from jobs.engine.selection import limits
-from jobs.engine.worker.running_jobs import RunningJob, make_context
+from jobs import clock
 from jobs.models import Job
-from jobs.outcomes import Completed, Failed, Outcome, Skipped
-from jobs.registry import Handler, registry
+from jobs.outcomes import Failed
+from jobs.registry import Handler
+from jobs.services import execution
 from jobs.services import jobs as job_services
+from jobs.services.execution import Context
 from jobs.states import LIVE
 from jobs.validation import fields as validation
 
@@ -42,7 +35,6 @@ if TYPE_CHECKING:
 
 NAME = "testing"
 LEASE_SEC = 3600.0
-ACTOR = actors.make_worker_actor(NAME)
 TIMES = ("not_before", "recheck_at", "deadline_at")
 TASK_CALL: dict[str, Any] = {"args": [], "kwargs": {}}
 
@@ -60,12 +52,13 @@ def drain(*, raise_failures: bool = False, limit: int = 10_000) -> list[Job]:
 
     Jobs that are scheduled for later do not run: see `time_travel`.
     """
-    limits.sync_limits()
-    claimer = Claimer(NAME, ServedJobs(tuple(registry.local_names())), process_key=f"{NAME}@{uuid4()}")
+    worker = execution.InlineWorker(NAME, lease_sec=LEASE_SEC)
     ran: list[Job] = []
-    with _capture_logs():
-        while len(ran) < limit and (claim := _claim_next(claimer)) is not None:
-            ran.append(_run(claim, raise_failures))
+    with execution.capture_logs():
+        while len(ran) < limit and (result := worker.run_next()) is not None:
+            ran.append(result.job)
+            if raise_failures and isinstance(result.outcome, Failed):
+                raise JobFailed(result.job, result.outcome.error)
     return ran
 
 
@@ -110,50 +103,6 @@ def _call_after(submit: Callable[..., Any], callback: Callable[[], None]) -> Any
         return result
 
     return submit_and_call
-
-
-def _claim_next(claimer: Claimer) -> Claim | None:
-    while promoter.promote_due():
-        pass
-    while promoter.promote():
-        pass
-    claims = claimer.claim([0], lease_sec=LEASE_SEC)
-    return claims[0] if claims else None
-
-
-def _run(claim: Claim, raise_failures: bool) -> Job:
-    running = RunningJob(claim, make_context(claim), deadline=float("inf"))
-    # A handler that fails must not break the test's transactions: its writes are rolled back to a savepoint.
-    aliases = [connection.alias for connection in connections.all(initialized_only=True) if connection.in_atomic_block]
-    with ExitStack() as savepoints:
-        for alias in aliases:
-            savepoints.enter_context(transaction.atomic(using=alias))
-        call: Callable[..., Outcome] = async_to_sync(run_async) if registry.get(claim.job_type).is_async else run
-        outcome = call(claim.job_type, running.ctx, retry_params(running))
-        if isinstance(outcome, Failed):
-            for alias in aliases:
-                transaction.set_rollback(True, using=alias)
-    running.write_progress()
-    if isinstance(outcome, Completed | Skipped | Failed):
-        finish.finish([finish.JobResult(claim.id, claim.lease_token, outcome, claim.group_id)], actor=ACTOR)
-    else:
-        finish.hand_back(claim.id, claim.lease_token, actor=ACTOR, reason="stopped in a test")
-    job = Job.objects.get(pk=claim.id)
-    if raise_failures and isinstance(outcome, Failed):
-        raise JobFailed(job, outcome.error)
-    return job
-
-
-@contextmanager
-def _capture_logs() -> Iterator[None]:
-    capture, loggers = CaptureLogs(), (logging.getLogger(), logging.getLogger("jobs.run"))
-    for logger in loggers:
-        logger.addHandler(capture)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeHandler(capture)
 
 
 def enqueued(job_type: JobType | None = None, params: dict[str, Any] | None = None, **fields: Any) -> list[Job]:
@@ -308,8 +257,7 @@ class TimeMachine:
             pass_time: Any = getattr(config, "pass_time", None)  # of our apps that have times of their own
             if pass_time is not None:
                 pass_time(start, start + step)
-        while promoter.promote_due():
-            pass
+        execution.promote_due_jobs()
 
     def to(self, moment: datetime) -> None:
         """Let time pass until this moment."""

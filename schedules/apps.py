@@ -17,12 +17,12 @@ class SchedulesConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs import notifications
-        from jobs.engine.maintenance import retention, runner
+        from jobs.services import maintenance
         from schedules import checks, declared, history, services  # noqa: F401  `checks` registers the system checks
         from schedules.ticker import ticker
 
-        runner.register_task("schedules", ticker.tick, every_sec=ticker.pause_sec)
-        runner.register_task("fires", history.delete_old_fires, every_sec=lambda: retention.BUSY_SEC)
+        maintenance.register_task("schedules", ticker.tick, every_sec=ticker.pause_sec)
+        maintenance.register_task("fires", history.delete_old_fires, every_sec=lambda: maintenance.PRUNE_PAUSE_SEC)
         notifications.on_notification(services.CHANGED, ticker.wake)
         post_migrate.connect(declared.sync_after_migrate, sender=self, dispatch_uid="jobscheduler_schedules.declared")
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from jobs import serializers
-from jobs.engine.job_spec import JobSpec
 from jobs.models import Job
 from jobs.services import job_spec
+from jobs.services.job_spec import JobSpec
 from jobs.states import TERMINAL
 from jobs.validation import fields as parsing
 from schedules.models import Overlap, Schedule

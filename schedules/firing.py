@@ -17,11 +17,9 @@ from django.db.models import Q, QuerySet
 
 from jobs import clock, db
 from jobs.actors import Actor, ActorKind
-from jobs.engine import lifecycle
-from jobs.engine.insert import insert_jobs
 from jobs.errors import InvalidInput
 from jobs.outages import OUTAGE_ERRORS
-from jobs.services.jobs import REASON_LENGTH
+from jobs.services import jobs as job_services
 from jobs.validation.sanitize import sanitize_text
 from schedules.cron import CronError, UnknownZone
 from schedules.fire_plan import FirePlan, PlannedFire, plan_fires, skip_overlaps
@@ -108,7 +106,7 @@ def _plan_or_disable(schedule: Schedule, now: datetime) -> FirePlan | None:
         logger.error(message, schedule.name, schedule.pk, error, exc_info=not is_expected)
         text = f"cron {error}" if isinstance(error, CronError) else str(error) or type(error).__name__
         rows = Schedule.objects.filter(pk=schedule.pk, next_fire_at=schedule.next_fire_at)
-        reason = sanitize_text(f"{BROKEN_PREFIX}{text}", REASON_LENGTH)
+        reason = sanitize_text(f"{BROKEN_PREFIX}{text}", job_services.REASON_LENGTH)
         rows.update(enabled=False, next_fire_at=None, disabled_reason=reason)
         return None
 
@@ -120,10 +118,10 @@ def _write_plans(plans: Sequence[FirePlan]) -> int:
     new_job_ids = insert_fires(fires)
     new_fires = [fire for fire in fires if fire.spec.id in new_job_ids]
     if new_fires:
-        insert_jobs([fire.spec for fire in new_fires], actor=ACTOR, reason=FIRED_REASON)
+        job_services.insert_specs([fire.spec for fire in new_fires], actor=ACTOR, reason=FIRED_REASON)
     for fire in new_fires:
         if fire.skip:
-            lifecycle.skip(fire.spec.id, actor=ACTOR, reason=fire.skip)
+            job_services.skip(fire.spec.id, actor=ACTOR, reason=fire.skip)
     for plan in plans:
         plan.fires = [fire for fire in plan.fires if fire.spec.id in new_job_ids]  # the others were fired before
     if plans and advance_schedules(plans) != len(plans):

@@ -15,16 +15,15 @@ class WebhooksConfig(AppConfig):
 
     def ready(self) -> None:
         from jobs import serializers, triggers
-        from jobs.engine.maintenance import runner
-        from jobs.engine.maintenance.retention import register_cascade, register_veto
+        from jobs.services import maintenance
         from webhooks import checks, outbox, retention, sender, services  # noqa: F401  `checks` registers a system check
 
         triggers.register_triggers(self, outbox.TRIGGERS)
         serializers.register_extra_field("webhooks", services.count_deliveries)
-        register_veto(retention.veto_deletion)
-        register_cascade(retention.delete_with)
-        runner.register_task("webhooks", sender.send_due, thread=sender.Sender)
-        runner.register_task("webhook tests", retention.delete_old_tests, every_sec=lambda: 3600.0)
+        maintenance.register_veto(retention.veto_deletion)
+        maintenance.register_cascade(retention.delete_with)
+        maintenance.register_task("webhooks", sender.send_due, thread=sender.Sender)
+        maintenance.register_task("webhook tests", retention.delete_old_tests, every_sec=lambda: 3600.0)
 
     def examine(self) -> Iterator[Any]:
         """Yield the findings of `manage.py doctor`."""

@@ -26,7 +26,6 @@ from jobs.admin.base import COUNT_LIMIT, ActionAdmin, CappedInt, ReadOnlyAdmin, 
 from jobs.admin.formatting import change_url, link, list_url
 from jobs.admin.forms import DryRunForm
 from jobs.conf import conf
-from jobs.engine.facts import FACT_COLUMNS, gather_facts_by_id
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job
 from jobs.refusal_text import describe_error, describe_refusal
@@ -66,8 +65,8 @@ def dry_run_action(action: JobAction, job_ids: Sequence[UUID]) -> DryRunReport:
     dry_run = DryRun("update", ["priority"]) if action is CHANGE_PRIORITY else DryRun(action.name)
     for start in range(0, len(job_ids), BATCH_SIZE):
         batch = Job.objects.filter(pk__in=job_ids[start : start + BATCH_SIZE])
-        jobs = list(batch.only("pk", *SAMPLE_FIELDS, *FACT_COLUMNS).order_by("pk"))
-        facts = gather_facts_by_id(jobs)
+        jobs = list(batch.only("pk", *SAMPLE_FIELDS, *job_services.FACT_COLUMNS).order_by("pk"))
+        facts = job_services.get_facts_by_id(jobs)
         for job in jobs:
             report.jobs += 1
             if len(report.sample) < SAMPLE_SIZE:

@@ -20,7 +20,6 @@ from jobs.admin.base import can_view_payload, log_history
 from jobs.admin.formatting import change_url, link, short_id
 from jobs.admin.forms import FORM_METHODS, JsonField, add_errors, posted_data, reason_field
 from jobs.admin.screens import APP, render, screen
-from jobs.engine.facts import gather_facts
 from jobs.errors import JobSchedulerError
 from jobs.models import Job
 from jobs.redaction import redact, restore
@@ -81,7 +80,7 @@ def edit_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpRespo
     job = Job.objects.filter(pk=job_id).first()
     if job is None or not admin.has_view_permission(request, job):
         raise Http404
-    facts = gather_facts(job)
+    facts = job_services.get_facts(job)
     with_params = can_view_payload(request) and find_refusal("update", facts, ["params"]) is None
     form = EditForm(job, posted_data(request), with_params=with_params)
     if form.is_valid():

@@ -37,10 +37,10 @@ from jobs.admin.formatting import (
     status_badge,
     truncate_text,
 )
-from jobs.engine.facts import gather_facts
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
 from jobs.process_identity import ProcessIdentity, is_remote
+from jobs.services import jobs as job_services
 from jobs.states import (
     DEFAULT_PAUSE_REASON,
     LIVE,
@@ -80,7 +80,7 @@ def page_version(job_id: Any) -> str:
 
 def page_context(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
     """Return the context of a job's page, with at most the last ROWS_SHOWN events and log lines."""
-    now, payload, facts = timezone.now(), can_view_payload(request), gather_facts(job)
+    now, payload, facts = timezone.now(), can_view_payload(request), job_services.get_facts(job)
     run: JobRun | None = getattr(job, "run", None)
     outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
     can_edit = find_refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)

@@ -42,16 +42,14 @@ from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
 from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id
 from jobs.conf import conf
-from jobs.engine.remote import starts
-from jobs.engine.remote.starts import RemoteStart
-from jobs.engine.slots.admission_leases import GrantedLease
 from jobs.errors import NotFound
 from jobs.models import Job
+from jobs.policies.admission import Denied
 from jobs.redaction import redact
 from jobs.serializers import format_time
 from jobs.services import jobs as job_services
 from jobs.services import remote
-from jobs.services.remote import REMOTE_STATES
+from jobs.services.remote import REMOTE_STATES, RemoteStart
 from jobs.states import Status
 from jobs.validation import fields
 
@@ -188,10 +186,10 @@ def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, JsonBody()])
     values = body.given_fields()
     tenant = request.auth.resolve_tenant(values.pop("tenant", None))
     verdict = remote.request_admission(values, _get_token_id(request), tenant=tenant)
-    if isinstance(verdict, GrantedLease):
-        lease = {"lease_id": str(verdict.lease_id), "lease_expires_at": format_time(verdict.expires_at)}
-        return json_response({"approved": True, **lease})
-    return json_response({"approved": False, "reason": verdict.reason, "retry_after_sec": verdict.retry_after_sec})
+    if isinstance(verdict, Denied):
+        return json_response({"approved": False, "reason": verdict.reason, "retry_after_sec": verdict.retry_after_sec})
+    lease = {"lease_id": str(verdict.lease_id), "lease_expires_at": format_time(verdict.expires_at)}
+    return json_response({"approved": True, **lease})
 
 
 @router.post(
@@ -233,7 +231,7 @@ def _read_intent(job_id: UUID, principal: Principal, *, for_worker: bool = False
 
 def _serialize_intents(rows: list[Job], principal: Principal, *, for_worker: bool = False) -> list[dict[str, Any]]:
     """Return jobs as intents, their secrets masked except for the worker that is to run them."""
-    job_starts = starts.find_starts(rows)
+    job_starts = remote.find_starts(rows)
     return [_serialize_intent(row, job_starts.get(row.pk), principal, for_worker) for row in rows]
 
 

@@ -17,9 +17,9 @@ from django.conf import settings
 from django.db import router, transaction
 from django.utils.translation import gettext as _
 
-from jobs.engine.maintenance import runner
 from jobs.errors import Conflict
 from jobs.outages import OUTAGE_ERRORS
+from jobs.services import maintenance
 
 logger = logging.getLogger("jobs.contrib.django_q")
 TICK = "jobs.contrib.django_q.tick"
@@ -55,7 +55,7 @@ def tick() -> None:
     """Run the maintenance tasks once, for at most TICK_SEC; the rest is due again at the next tick."""
     end = time.monotonic() + TICK_SEC
     # Begin with another task each minute, so that a slow one does not always keep the same others from running.
-    duties = runner.list_tasks()
+    duties = maintenance.list_tasks()
     start = int(time.time() // 60) % max(len(duties), 1)
     for task in [*duties[start:], *duties[:start]]:
         if time.monotonic() > end:

@@ -18,15 +18,13 @@ from django.utils.translation import ngettext
 from jobs import clock, db
 from jobs.actors import Actor
 from jobs.demo import MARKER_TEMPLATE, TENANT, DemoTenantInUse, handlers
-from jobs.engine.claim import ServedJobs
-from jobs.engine.maintenance import retention
-from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.errors import Conflict
 from jobs.models import ConcurrencyLimit, Job, JobGroup, JobMinute, JobTemplate, Target
 from jobs.models.rollup import BUCKETS_SEC, HOUR_WRITER, MINUTE_RETENTION
 from jobs.registry import registry
-from jobs.services import groups, limits, targets, templates
+from jobs.services import groups, limits, maintenance, targets, templates, workers
 from jobs.services import jobs as job_services
+from jobs.services.workers import ServedJobs, WorkerOptions
 from jobs.states import LIVE, Status
 
 WORKER = "demo"
@@ -78,16 +76,14 @@ def run_worker(*, burst: bool, maintenance: bool = False, concurrency: int = 1) 
     handlers.register_handlers()
     serves = ServedJobs(tuple(registry.local_names()), tenant=TENANT, skip_unserved=True)
     options = WorkerOptions(None, concurrency, serves, burst=burst, maintenance=maintenance)
-    worker = WorkerLoop(options)
     if not burst:
-        worker.install_signal_handlers()
-        return worker.run()
+        return workers.run_worker(options)
     # Some of these jobs fail on purpose: the worker's log lines would be misleading.
     logger = logging.getLogger("jobs")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        return worker.run()
+        return workers.run_worker(options, handle_signals=False)
     finally:
         logger.setLevel(level)
 
@@ -186,7 +182,7 @@ def clear(actor: Actor, timeout_sec: float) -> int:
         if _jobs().filter(pk__in=job_ids, status__in=sorted(LIVE)).exists():
             raise DemoTenantInUse(f"Jobs are still being submitted to the tenant {TENANT}; stop that, and try again.")
         with db.atomic():
-            retention.delete_jobs(job_ids)
+            maintenance.delete_jobs(job_ids)
         deleted += len(job_ids)
     for model in (JobGroup, Target, JobMinute):
         model._base_manager.using(db.alias()).filter(tenant=TENANT).delete()

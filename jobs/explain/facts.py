@@ -11,11 +11,11 @@ from django.db.models import OuterRef, Q, Subquery
 from django.db.models.functions import Now
 
 from jobs.conf import conf
-from jobs.engine.remote import offers
 from jobs.errors import NotFound
 from jobs.models import ConcurrencyLimit, Gate, GroupMode, Job, JobEvent, Lease, LeaseKind, Target, Worker, WorkerState
 from jobs.models.expressions import sql_literals
 from jobs.policies.concurrency import Flow, InUse, Limit
+from jobs.services import remote
 from jobs.states import LIVE, EventKind, Status
 from jobs.stats import queries
 
@@ -71,7 +71,7 @@ def load_facts(job_id: UUID) -> Facts:
     facts.in_use = queries.count_in_use()
     facts.reservations = [lease for lease in list_waiting_calls() if facts.has_common_limit(lease)]
     if job.remote:
-        facts.has_recent_poller = offers.has_recent_poller(job)
+        facts.has_recent_poller = remote.has_recent_poller(job)
     else:
         facts.workers = [worker for worker in list_running_workers() if can_run(worker, job)]
     return facts

@@ -15,8 +15,6 @@ from django.utils.translation import ngettext
 
 from jobs import clock, ids
 from jobs.actors import Actor
-from jobs.engine.facts import gather_facts, gather_facts_by_id
-from jobs.engine.transitions import get_job
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.ids import min_id_at
 from jobs.management import base
@@ -174,7 +172,7 @@ def apply_to_ids(action: str, job_ids: Iterable[str], *, dry_run: bool, reason: 
     for job_id in job_ids:
         with _skip_refused(result, job_id):
             if dry_run:
-                facts = gather_facts(get_job(fields.parse_id(job_id)))
+                facts = job_services.get_facts(job_services.get(job_id))
                 _predict(result, facts, prediction.find_refusal(facts))
             else:
                 _apply(result, fields.parse_id(job_id), reason, actor)
@@ -192,7 +190,7 @@ def apply_to_selection(action: str, selection: Selection, *, dry_run: bool, reas
         raise InvalidInput("--status", _("%(verb)s cannot be applied to a job that is %(status)s") % values)
     result, prediction = ActionResult(action, dry_run), DryRun(action)
     for chunk in selection.iterate_chunks(selection.statuses or DEFAULT_STATUSES.get(action, possible)):
-        for facts in gather_facts_by_id(chunk).values():
+        for facts in job_services.get_facts_by_id(chunk).values():
             if facts.superseded_by is not None:
                 result.skip(facts.job_id, describe_later_attempt(facts.superseded_by.status))
             elif dry_run:

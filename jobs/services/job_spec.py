@@ -18,7 +18,8 @@ from django.utils.translation import gettext as _
 from jobs import ids
 from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
-from jobs.engine.job_spec import JSON_COLUMNS, JobSpec, dump_json
+from jobs.engine.job_spec import JSON_COLUMNS, dump_json
+from jobs.engine.job_spec import JobSpec as JobSpec  # what builders return, and other apps submit
 from jobs.errors import InvalidInput
 from jobs.models import JobTemplate
 from jobs.registry import Handler, registry

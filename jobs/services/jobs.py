@@ -6,7 +6,7 @@ name the `actor`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
 from typing import Any, Literal, NamedTuple, Unpack
@@ -17,19 +17,20 @@ from django.utils.translation import gettext as _
 
 from jobs import db, ids
 from jobs.actors import PYTHON, Actor
-from jobs.engine import lifecycle, ordering
+from jobs.engine import facts, lifecycle, ordering, transitions
 from jobs.engine.insert import insert_job, insert_jobs
 from jobs.engine.job_spec import COLUMNS, JobSpec
-from jobs.engine.transitions import get_job
 from jobs.errors import IdempotencyKeyReused, InvalidInput
 from jobs.models import Job
 from jobs.registry import registry
 from jobs.services import job_spec
+from jobs.states import JobFacts
 from jobs.validation import fields as validation
 
 JobId = UUID | str
 REASON_LENGTH = validation.REASON_LENGTH
 KEY_BATCH_SIZE = 500
+FACT_COLUMNS = facts.FACT_COLUMNS  # the columns that `get_facts_by_id` reads
 
 
 class SubmitResult(NamedTuple):
@@ -89,6 +90,26 @@ def enqueue_many(
     return _submit_specs(specs, actor, validation.parse_reason(reason)) if specs else []
 
 
+def insert_specs(specs: Sequence[JobSpec], *, actor: Actor, reason: str = "") -> None:
+    """Insert jobs whose fields are validated and that have no idempotency keys, in the caller's transaction."""
+    insert_jobs(specs, actor=actor, reason=reason)
+
+
+def get(job_id: JobId) -> Job:
+    """Return a job, or raise NotFound."""
+    return transitions.get_job(validation.parse_id(job_id))
+
+
+def get_facts(job: Job) -> JobFacts:
+    """Return the facts that decide which actions can be applied to a job."""
+    return facts.gather_facts(job)
+
+
+def get_facts_by_id(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
+    """Return the facts of many jobs, in two queries at most."""
+    return facts.gather_facts_by_id(jobs)
+
+
 def cancel(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
     return lifecycle.cancel(validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason))
 
@@ -123,6 +144,11 @@ def release(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
     return lifecycle.release(validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason))
 
 
+def skip(job_id: JobId, *, reason: str, actor: Actor) -> Job:
+    """Skip a job that has not started, for the scheduler: too late, or overlapping with an earlier job."""
+    return lifecycle.skip(validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason))
+
+
 def move(
     job_id: JobId,
     *,
@@ -146,7 +172,7 @@ def move(
 
 def update(job_id: JobId, changes: Mapping[str, Any], *, reason: str = "", actor: Actor = PYTHON) -> Job:
     """Edit a waiting job; params and target only before its first dispatch, tags of any job. None clears a field."""
-    job = get_job(validation.parse_id(job_id))
+    job = get(job_id)
     return lifecycle.update(job.pk, _parse_changes(job, changes), actor=actor, reason=validation.parse_reason(reason))
 
 

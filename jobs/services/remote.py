@@ -5,7 +5,7 @@ Field and state names are those of the protocol (payload, DONE, …).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from datetime import datetime
 from functools import lru_cache, partial
@@ -16,14 +16,13 @@ from django.utils.translation import gettext as _
 
 from jobs.actors import Actor
 from jobs.engine.executors.run import ERROR_LENGTH
-from jobs.engine.facts import gather_facts
 from jobs.engine.maintenance import runner
 from jobs.engine.remote import leases, offers, starts
 from jobs.engine.remote.leases import HeartbeatReport, LogLine, RemoteOutcome
-from jobs.engine.remote.starts import RemoteSlot, RemoteStart
+from jobs.engine.remote.starts import RemoteSlot
+from jobs.engine.remote.starts import RemoteStart as RemoteStart  # what `find_starts` returns
 from jobs.engine.slots import admission_leases
 from jobs.engine.slots.admission_leases import GrantedLease
-from jobs.engine.transitions import get_job
 from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
 from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
@@ -115,6 +114,16 @@ def start(job_id: UUID, api_token: UUID, body: Mapping[str, Any]) -> Job:
     return leases.start_job(job_id, holder, pid=pid, host=host)
 
 
+def find_starts(jobs: Iterable[Job]) -> dict[UUID, RemoteStart]:
+    """Return the start of each job that a remote worker runs, by job id."""
+    return starts.find_starts(jobs)
+
+
+def has_recent_poller(job: Job) -> bool:
+    """Return whether a remote worker that could start the job has polled recently."""
+    return offers.has_recent_poller(job)
+
+
 def heartbeat(lease_id: Any, api_token: UUID, body: Mapping[str, Any]) -> HeartbeatResult:
     """Renew a lease: of a job, with its progress; or of an admission without a job."""
     parsed_id, report = validation.parse_id(lease_id), _parse_heartbeat(body)
@@ -135,9 +144,9 @@ def complete(job_id: UUID, api_token: UUID, body: Mapping[str, Any]) -> None:
             raise NotFound(_("There is no such lease."))
         start = _require_owner(start, api_token)
     except NotFound:
-        job = get_job(job_id)
+        job = job_services.get(job_id)
         if job.status in NOT_STARTED:
-            allowed = allowed_actions(gather_facts(job))
+            allowed = allowed_actions(job_services.get_facts(job))
             raise WrongState(f"Job {job_id} was not started.", status=job.status, allowed=allowed) from None
         raise
     state = body.get("state")

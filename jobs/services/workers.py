@@ -1,4 +1,7 @@
-"""Requests to workers: written into the worker's row, which the worker reads with its next heartbeat."""
+"""Run a worker in this process, and send requests to other workers.
+
+A request is written into the worker's row, which the worker reads with its next heartbeat.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,39 @@ from django.utils.translation import gettext as _
 from jobs import clock, db
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
+from jobs.engine.claim import ServedJobs
+from jobs.engine.worker import WorkerLoop, WorkerOptions, registration
 from jobs.engine.worker.registration import IDLE_BEAT_SEC
 from jobs.errors import Conflict, NotFound
 from jobs.models import Worker, WorkerState
+from jobs.process_identity import ProcessIdentity
 from jobs.validation import fields
 
+__all__ = [
+    "ServedJobs",
+    "WorkerOptions",
+    "find_running_duplicate",
+    "is_alive",
+    "quiet",
+    "run_worker",
+    "stop",
+    "wake",
+]
+
 logger = logging.getLogger("jobs.services.workers")
+
+
+def run_worker(options: WorkerOptions, *, handle_signals: bool = True) -> int:
+    """Run a worker until it is stopped or, with `burst`, until no job is left. Return the exit code for the process."""
+    worker = WorkerLoop(options)
+    if handle_signals:
+        worker.install_signal_handlers()
+    return worker.run()
+
+
+def find_running_duplicate(name: str | None) -> ProcessIdentity | None:
+    """Return another live worker of this name; None: the default name of this process."""
+    return registration.find_running_duplicate(ProcessIdentity.current(name))
 
 
 def quiet(worker_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> Worker:

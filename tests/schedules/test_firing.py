@@ -261,14 +261,14 @@ def test_schedules_that_cannot_be_written_now_stay_due_and_stop_nobody(monkeypat
     from schedules import firing
 
     rows = [create_due_schedule(params={"n": number}) for number in range(3)]
-    whole = firing.insert_jobs
+    insert_specs = firing.job_services.insert_specs
 
     def picky(jobs: Any, **how: Any) -> Any:
         if any('"n":1' in str(job) for job in jobs):
             raise RuntimeError("the outbox is full")
-        return whole(jobs, **how)
+        return insert_specs(jobs, **how)
 
-    monkeypatch.setattr(firing, "insert_jobs", picky)
+    monkeypatch.setattr(firing.job_services, "insert_specs", picky)
     assert fire_due(NOON) == 2
     assert [len(list_fire_times(row)) for row in rows] == [1, 0, 1]
     assert Schedule.objects.get(pk=rows[1].pk).enabled

@@ -24,7 +24,7 @@ from jobs.contrib.tasks.compat import Task, TaskResult, TaskResultStatus, normal
 from jobs.contrib.tasks.task import JobsContext
 from jobs.errors import NoRetry, Skip
 from jobs.registry import Handler, HandlerOptions, job, registry
-from jobs.states import Cause, Status, StopMode
+from jobs.states import Status, StopMode
 
 GENERIC_JOB_TYPE = "django.task"
 EXCEPTION_ARTIFACT = "exception"  # the artifact with the class of the exception that a task raised
@@ -186,12 +186,11 @@ def _send_signals(task: Task[..., Any], ctx: Any) -> Iterator[TaskResult[Any]]:
 
 def _is_last_attempt(row: Any, ctx: Any, error: BaseException) -> bool:
     """Tell whether no retry will follow: a task that is retried is not finished."""
-    from jobs.engine.executors.run import decide_retry
+    from jobs.services.execution import has_retry
 
     if ctx.stop_mode == StopMode.CANCEL or ctx.is_over_token_limit:
         return True
-    facts = {"attempt": row.attempt, "max_retries": row.max_retries, "retry_policy": row.retry_policy}
-    return decide_retry(row.job_type, **facts, cause=Cause.ERROR, error=error) is None
+    return not has_retry(row, error)
 
 
 def _has_lost_lease(ctx: Any) -> bool:

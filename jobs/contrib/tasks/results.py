@@ -94,7 +94,7 @@ def set_final_state(result: TaskResult[Any], status: TaskResultStatus, error: Ba
     object.__setattr__(result, "status", status)
     object.__setattr__(result, "finished_at", timezone.now())
     if error is not None:
-        from jobs.engine.executors.run import format_traceback
+        from jobs.services.execution import format_traceback
 
         path = f"{type(error).__module__}.{type(error).__qualname__}"
         result.errors.append(TaskError(exception_class_path=path, traceback=format_traceback(error)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.contrib.tasks.compat import Task, TaskContext, task_backends
 
 if TYPE_CHECKING:
-    from jobs.engine.executors.run import Context
+    from jobs.services.execution import Context
 
 STANDARD_OPTIONS = ("priority", "backend", "queue_name", "takes_context")
 

@@ -9,7 +9,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs import clock, serializers
-from jobs.engine.transitions import get_job
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
 from jobs.management import base, output
@@ -17,7 +16,6 @@ from jobs.management.bulk_actions import ACTIONS, SCAN_LIMIT, Selection, add_fil
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.stats import live_counts, queries
-from jobs.validation import fields
 
 LIST_LIMIT = 50
 SUMMARIES = {
@@ -84,7 +82,7 @@ class Command(base.CliCommand):
         jobs, missing = [], []
         for job_id in options["ids"]:
             try:
-                jobs.append(get_job(fields.parse_id(job_id)))
+                jobs.append(job_services.get(job_id))
             except NotFound:
                 missing.append(job_id)
         if options["json"]:
@@ -96,7 +94,7 @@ class Command(base.CliCommand):
             raise NotFound(_("There is no job %s.") % ", ".join(missing))
 
     def _explain(self, options: dict[str, Any]) -> None:
-        explanation = explain(get_job(fields.parse_id(options["id"])).pk)
+        explanation = explain(job_services.get(options["id"]).pk)
         if options["json"]:
             self.write_json(explanation.document())
         else:

@@ -9,9 +9,9 @@ from django.core.management.base import CommandParser
 from django.utils.translation import gettext as _
 
 from jobs.conf import conf
-from jobs.engine.maintenance.retention import PrunePass
 from jobs.errors import InvalidInput
 from jobs.management import base
+from jobs.services import maintenance
 
 
 class Command(base.CliCommand):
@@ -32,10 +32,9 @@ class Command(base.CliCommand):
             age = timedelta(days=conf.RETENTION_DAYS)
         else:
             raise InvalidInput("--older-than", _("is required, as RETENTION_DAYS is not set"))
-        prune_pass = PrunePass(age, dry_run=options["dry_run"])
-        prune_pass.run()
+        counts = maintenance.prune(age, dry_run=options["dry_run"])
         if options["json"]:
-            self.write_json({"dry_run": options["dry_run"], **vars(prune_pass.counts)})
+            self.write_json({"dry_run": options["dry_run"], **vars(counts)})
         else:
             message = _("Would delete or compact: %s.") if options["dry_run"] else _("Deleted or compacted: %s.")
-            self.stdout.write(message % prune_pass.counts)
+            self.stdout.write(message % counts)

@@ -6,13 +6,13 @@ from typing import Any
 
 from django.utils.translation import ngettext
 
-from jobs.engine.maintenance.recovery import LeaseReaper
 from jobs.management import base
+from jobs.services import maintenance
 
 
 class Command(base.CliCommand):
     help = "Fail jobs whose lease has expired, as each worker does regularly, and retry those that have retries left."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        count = LeaseReaper().run_round()
+        count = maintenance.recover_lost_jobs()
         self.stdout.write(ngettext("%d job recovered.", "%d jobs recovered.", count) % count)

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from django.core.management.base import CommandError
 from django.utils.translation import gettext as _
 
-from jobs.engine.maintenance import runner
 from jobs.management import base
+from jobs.services import maintenance
 
 
 class Command(base.CliCommand):
     help = "Run every maintenance task once and print the results; exit code 1 if one failed."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        def drop_traceback(record: logging.LogRecord) -> bool:
-            record.exc_info = record.exc_info if options["traceback"] else None
-            return True
-
-        runner.logger.addFilter(drop_traceback)  # the printed line is enough at a terminal
-        try:
-            results = runner.run_tasks()
-        finally:
-            runner.logger.removeFilter(drop_traceback)
+        # The printed line is enough at a terminal.
+        results = maintenance.run_tasks(log_tracebacks=bool(options["traceback"]))
         failed = [name for name, result in results.items() if isinstance(result, Exception)]
         for name, result in results.items():
             message = f"{type(result).__name__}: {base.first_line(result)}" if name in failed else result

@@ -11,14 +11,12 @@ from django.db import OperationalError
 from django.db.migrations.executor import MigrationExecutor
 
 from jobs import checks, db, triggers
-from jobs.engine.claim import ServedJobs
-from jobs.engine.worker import WorkerLoop, WorkerOptions
-from jobs.engine.worker.registration import find_running_duplicate
 from jobs.errors import InvalidInput
 from jobs.management import base
 from jobs.management.logging import configure
-from jobs.process_identity import ProcessIdentity
 from jobs.registry import registry
+from jobs.services import workers
+from jobs.services.workers import ServedJobs, WorkerOptions
 from jobs.validation import fields
 
 
@@ -45,17 +43,14 @@ class Command(BaseCommand):
         self._require_enough_connections(worker_options)
         try:
             self._require_usable_database()
-            me = ProcessIdentity.current(worker_options.name)
-            other = find_running_duplicate(me)
+            other = workers.find_running_duplicate(worker_options.name)
         except OperationalError as error:
             raise CommandError(f"The database cannot be used: {str(error).strip()}", returncode=1) from None
         if other is not None:
-            message = f"A worker named {me.name} is already running (host {other.host}, pid {other.pid})."
+            message = f"A worker named {other.name} is already running (host {other.host}, pid {other.pid})."
             raise CommandError(message, returncode=base.BAD_INPUT)
         configure(options["log_format"], verbosity=options["verbosity"])
-        worker = WorkerLoop(worker_options)
-        worker.install_signal_handlers()
-        exit_code = worker.run()
+        exit_code = workers.run_worker(worker_options)
         logging.shutdown()
         if exit_code:
             raise SystemExit(exit_code)
