@@ -313,7 +313,7 @@ class WebhookEndpointFactory(DjangoModelFactory[WebhookEndpoint]):
     secret = b"encrypted"
 
     @post_generation
-    def subscribed(self, create: bool, extracted: Any, **kwargs: Any) -> None:
+    def write_subscriptions(self, create: bool, extracted: Any, **kwargs: Any) -> None:
         subscriptions.write_subscriptions(self)
 
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 NOTE = {"priority": "50", "not_before": "", "deadline_at": "", "params": '{"text": "hi"}'}
 
 
-def shown(client: Client, job: Job) -> dict[str, str]:
+def read_form(client: Client, job: Job) -> dict[str, str]:
     """What the page would post if nobody touched it, with what it remembers of that."""
     page: Any = client.get(url(job))
     found = {}
@@ -81,15 +81,15 @@ def test_what_stands_as_it_stood_changes_nothing(operator: Client, moment: datet
     settings.TIME_ZONE = "Europe/Berlin"
     job = job_services.enqueue("tests.note", {"text": "hi"}, not_before=moment)
     before = dump_tables()
-    assert operator.post(url(job), shown(operator, job)).status_code == 302
+    assert operator.post(url(job), read_form(operator, job)).status_code == 302
     assert dump_tables() == before
-    operator.post(url(job), {**shown(operator, job), "priority": "70"})
+    operator.post(url(job), {**read_form(operator, job), "priority": "70"})
     job.refresh_from_db()
     assert (job.priority, job.not_before) == (70, moment)
 
 
 def test_what_has_become_different_since_the_page_was_opened_stays_so(operator: Client, job: Job) -> None:
-    opened = shown(operator, job)
+    opened = read_form(operator, job)
     job_services.update(job.pk, {"priority": 90, "params": {"text": "new"}})
     operator.post(url(job), {**opened, "deadline_at": "2030-01-02T03:04:05"})
     job.refresh_from_db()

@@ -27,13 +27,13 @@ def _walked_nowhere() -> None:
     filters._scan_cache.clear()
 
 
-def ended(status: Status, ago: timedelta, **extra: Any) -> Job:
+def create_ended_job(status: Status, ago: timedelta, **extra: Any) -> Job:
     job: Job = job_in(status, **extra)
     JobEventFactory.create(job=job, kind=str(status), to_status=str(status), at=NOW - ago)
     return job
 
 
-def listed(client: Client, **asked: str) -> set[Any]:
+def list_job_ids(client: Client, **asked: str) -> set[Any]:
     return {job.pk for job in client.get(get_list_url(Job), asked).context["cl"].result_list}
 
 
@@ -54,16 +54,16 @@ def test_the_first_event_since_a_moment_is_found_by_halving(db: Any) -> None:
 
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED, Status.SKIPPED, Status.CANCELLED])
 def test_the_list_of_what_ended_lately_goes_by_the_end_and_not_by_the_beginning(boss: Client, status: Status) -> None:
-    ended(status, timedelta(hours=30))
-    late = ended(status, timedelta(hours=3), created_at=NOW - timedelta(days=90))
-    fresh = ended(status, timedelta(minutes=5))
-    other = ended(Status.FAILED if status == Status.COMPLETED else Status.COMPLETED, timedelta(minutes=5))
+    create_ended_job(status, timedelta(hours=30))
+    late = create_ended_job(status, timedelta(hours=3), created_at=NOW - timedelta(days=90))
+    fresh = create_ended_job(status, timedelta(minutes=5))
+    other = create_ended_job(Status.FAILED if status == Status.COMPLETED else Status.COMPLETED, timedelta(minutes=5))
     job_in(Status.RUNNING)
-    assert listed(boss, status=status, ended="24h") == {late.pk, fresh.pk}
-    assert listed(boss, status=status, ended="1h") == {fresh.pk}
-    assert listed(boss, ended="1h") == {fresh.pk, other.pk}
-    assert listed(boss, status="RUNNING", ended="24h") == set()
-    assert len(listed(boss, ended="nonsense")) == len(listed(boss)) == 5
+    assert list_job_ids(boss, status=status, ended="24h") == {late.pk, fresh.pk}
+    assert list_job_ids(boss, status=status, ended="1h") == {fresh.pk}
+    assert list_job_ids(boss, ended="1h") == {fresh.pk, other.pk}
+    assert list_job_ids(boss, status="RUNNING", ended="24h") == set()
+    assert len(list_job_ids(boss, ended="nonsense")) == len(list_job_ids(boss)) == 5
 
 
 def test_of_more_than_a_list_counts_those_of_one_type_are_still_found(
@@ -71,28 +71,28 @@ def test_of_more_than_a_list_counts_those_of_one_type_are_still_found(
 ) -> None:
     monkeypatch.setattr(filters, "COUNT_LIMIT", 2)
     monkeypatch.setattr(filters, "INLINE_IDS_LIMIT", 1)
-    wanted = ended(Status.COMPLETED, timedelta(minutes=9), job_type=note.name)
-    newer = [ended(Status.COMPLETED, timedelta(minutes=8 - n), job_type="elsewhere") for n in range(5)]
-    assert listed(boss, ended="1h") == {job.pk for job in newer[-3:]}
-    assert listed(boss, ended="1h", job_type=note.name) == {wanted.pk}
+    wanted = create_ended_job(Status.COMPLETED, timedelta(minutes=9), job_type=note.name)
+    newer = [create_ended_job(Status.COMPLETED, timedelta(minutes=8 - n), job_type="elsewhere") for n in range(5)]
+    assert list_job_ids(boss, ended="1h") == {job.pk for job in newer[-3:]}
+    assert list_job_ids(boss, ended="1h", job_type=note.name) == {wanted.pk}
 
 
 @pytest.mark.parametrize("count", [0, 500], ids=["many", "few"])
 def test_few_ends_and_many_are_found_alike(boss: Client, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(filters, "INLINE_IDS_LIMIT", count)
-    jobs = {ended(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 4)}
-    assert listed(boss, ended="1h") == listed(boss, ended="1h", status="COMPLETED") == jobs
-    assert listed(boss, ended="1h", job_type=note.name) == jobs
+    jobs = {create_ended_job(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 4)}
+    assert list_job_ids(boss, ended="1h") == list_job_ids(boss, ended="1h", status="COMPLETED") == jobs
+    assert list_job_ids(boss, ended="1h", job_type=note.name) == jobs
 
 
 def test_a_long_walk_along_events_is_not_made_for_every_answer(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few ends among much that happened: looked for once in a while, not by each statement of each page."""
     monkeypatch.setattr(cache, "SMALL_COUNT", 3)
     monkeypatch.setattr(cache, "MAX_TIME_SHARE", 1e-6)
-    jobs = {ended(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 6)}
+    jobs = {create_ended_job(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 6)}
     with CaptureQueriesContext(connection) as captured:
         for _ in range(3):
-            assert listed(boss, ended="1h") == jobs
+            assert list_job_ids(boss, ended="1h") == jobs
     walks = [
         statement["sql"]
         for statement in captured

@@ -34,7 +34,7 @@ def typed() -> Iterator[None]:
     before = dict(registry._handlers)
 
     @job(KIND)
-    def typed(
+    def take_each_kind(
         ctx: Any,
         title: str,
         count: Annotated[int, Field(ge=1, le=9)],

@@ -32,7 +32,7 @@ def clone_url(job: Job) -> str:
     return get_page_url(job).replace("/change/", "/clone/")
 
 
-def shown(client: Client, job: Job) -> str:
+def get_page(client: Client, job: Job) -> str:
     return str(client.get(get_page_url(job)).content.decode())
 
 
@@ -48,13 +48,13 @@ def test_a_job_that_was_paused_while_it_waited_is_not_said_to_have_been_interrup
 def test_what_never_started_logged_nothing_because_of_that(boss: Client) -> None:
     never, silent = "It never started, so there is nothing to read.", "The handler logged nothing."
     for status, text, other in ((Status.QUEUED, never, silent), (Status.COMPLETED, silent, never)):
-        page = shown(boss, job_in(status))
+        page = get_page(boss, job_in(status))
         assert (text in page, other in page) == (True, False)
 
 
 def test_one_reason_to_wait_is_said_once(boss: Client) -> None:
     held = job_services.enqueue("tests.note", {"text": "a"}, hold=True)
-    page = shown(boss, held)
+    page = get_page(boss, held)
     why = page[page.index('id="job-why"') :].partition("</section>")[0]
     assert why.count("on hold") == 1, why
 
@@ -62,7 +62,7 @@ def test_one_reason_to_wait_is_said_once(boss: Client) -> None:
 def test_an_error_says_where_in_ones_own_code_it_happened(boss: Client) -> None:
     frames = '  File "/app/mail.py", line 3\n  File "/x/site-packages/smtp.py", line 9\n'
     trace = f"Traceback:\n{frames}OSError: no <route>\n"
-    page = shown(boss, job_in(Status.FAILED, run__error=trace))
+    page = get_page(boss, job_in(Status.FAILED, run__error=trace))
     assert ("OSError: no &lt;route&gt;" in page, "mail.py:3" in page, "smtp.py:9" in page) == (True, True, False)
 
 
@@ -78,7 +78,7 @@ def test_a_running_job_leads_to_its_worker(boss: Client) -> None:
 def test_a_job_that_waits_says_why_and_names_the_job_in_its_way(boss: Client) -> None:
     failed = job_in(Status.FAILED, target="book-1", holds_lane=True)
     waiting = job_services.enqueue("tests.note", {"text": "a"}, target="book-1")
-    page = shown(boss, waiting)
+    page = get_page(boss, waiting)
     assert "target book-1 is blocked" in page
     assert get_page_url(failed) in page
 
@@ -98,7 +98,7 @@ def test_each_step_tells_who_why_and_how_long(boss: Client) -> None:
         JobEventFactory.create(job=job, kind=kind, at=at, actor_kind="user", actor_name="ada", reason=f"{kind} so")
     steps = boss.get(get_page_url(job)).context["steps"]
     assert [step.lasted for step in steps] == [timedelta(seconds=20), timedelta(seconds=60), None]
-    page = shown(boss, job)
+    page = get_page(boss, job)
     assert ("user ada" in page, "RUNNING so" in page, "for 20 s" in page) == (True, True, True)
 
 
@@ -121,7 +121,7 @@ def test_a_traceback_is_folded_and_its_last_line_is_not(boss: Client) -> None:
 
 
 def test_a_running_job_shows_its_progress_and_what_cancel_does(boss: Client) -> None:
-    page = shown(boss, job_in(Status.RUNNING, progress=0.25, progress_message="a quarter"))
+    page = get_page(boss, job_in(Status.RUNNING, progress=0.25, progress_message="a quarter"))
     assert '<progress max="100" value="25">' in page
     assert ("a quarter" in page, "CANCEL_TIMEOUT_SEC" in page) == (True, True)
 
@@ -130,9 +130,9 @@ def test_who_may_not_see_the_payload_sees_neither_params_nor_artifacts_nor_logs(
     hidden = {"params": {"text": "hidden-params"}, "run__artifacts": {"text": "hidden-artifact"}}
     job = job_in(Status.COMPLETED, checkpoint={"at": "hidden-checkpoint"}, **hidden)
     JobLogFactory.create(job=job, message="hidden-log")
-    page = shown(looker, job)
+    page = get_page(looker, job)
     assert ("hidden-" in page, "Can see params, artifacts and logs" in page) == (False, True)
-    everything = shown(log_in(create_reader("insider", "view_payload")), job)
+    everything = get_page(log_in(create_reader("insider", "view_payload")), job)
     assert [word for word in ("params", "checkpoint", "artifact", "log") if f"hidden-{word}" not in everything] == []
 
 
@@ -152,7 +152,7 @@ def test_a_clone_does_the_same_work_as_a_job_of_its_own(db: Any) -> None:
 
 def test_a_clone_takes_a_permission_and_a_post(looker: Client, boss: Client) -> None:
     job = job_in(Status.COMPLETED)
-    assert clone_url(job) not in shown(looker, job)
+    assert clone_url(job) not in get_page(looker, job)
     assert looker.post(clone_url(job)).status_code == 403
     assert boss.get(clone_url(job)).status_code == 405
     assert boss.post(clone_url(JobFactory.build())).status_code == 404
@@ -170,9 +170,9 @@ def test_a_page_takes_few_statements_however_much_there_is_to_show(boss: Client)
     jobs = [row for row in create_all_rows() if isinstance(row, Job)]
     for job in jobs:
         boss.get(get_page_url(job))
-        with CaptureQueriesContext(connection) as few:
+        with CaptureQueriesContext(connection) as baseline:
             boss.get(get_page_url(job))
-        assert len(few) <= MOST_STATEMENTS, (job.status, [item["sql"][:100] for item in few])
+        assert len(baseline) <= MOST_STATEMENTS, (job.status, [item["sql"][:100] for item in baseline])
     JobEventFactory.create_batch(40, job=jobs[0])
     JobLogFactory.create_batch(40, job=jobs[0])
     with CaptureQueriesContext(connection) as before:

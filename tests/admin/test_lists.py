@@ -34,7 +34,7 @@ def queries_of(client: Client, url: str) -> int:
     return len(captured)
 
 
-def found(client: Client, query: str, model: Any = Job) -> set[Any]:
+def search(client: Client, query: str, model: Any = Job) -> set[Any]:
     response = client.get(get_list_url(model), {"q": query})
     return {row.pk for row in response.context["cl"].result_list}
 
@@ -142,7 +142,7 @@ def test_jobs_are_found_by_id_and_by_qualifier(boss: Client) -> None:
     )
     JobFactory.create(in_group=True)
     one = {job.pk}
-    assert found(boss, str(job.pk)) == found(boss, f"#{job.pk}") == found(boss, job.pk.hex) == one
+    assert search(boss, str(job.pk)) == search(boss, f"#{job.pk}") == search(boss, job.pk.hex) == one
     for query in (
         "type:mail.send",
         "type:mail.*",
@@ -152,33 +152,33 @@ def test_jobs_are_found_by_id_and_by_qualifier(boss: Client) -> None:
         "key:k-1",
         "addon:shop",
     ):
-        assert found(boss, query) == one, query
-    assert found(boss, 'target:"a b" tenant:acme') == one
+        assert search(boss, query) == one, query
+    assert search(boss, 'target:"a b" tenant:acme') == one
     for query in ("type:mail", "type:%*", "nonsense", str(job.pk)[:8], "tenant:acme resource:other", "status:QUEUED"):
-        assert found(boss, query) == set(), query
+        assert search(boss, query) == set(), query
 
 
 def test_jobs_are_found_by_their_group_and_their_schedule(boss: Client) -> None:
     schedule = factories.ScheduleFactory.create()
     grouped, scheduled = JobFactory.create(in_group=True), JobFactory.create(schedule=schedule)
-    assert found(boss, f"group:{grouped.group_id}") == {grouped.pk}
-    assert found(boss, f"schedule:{schedule.pk}") == {scheduled.pk}
+    assert search(boss, f"group:{grouped.group_id}") == {grouped.pk}
+    assert search(boss, f"schedule:{schedule.pk}") == {scheduled.pk}
 
 
 def test_runs_and_events_are_found_by_their_job(boss: Client) -> None:
     job = JobFactory.create(failed=True)
     event = factories.JobEventFactory.create(job=job)
     factories.JobEventFactory.create(job=JobFactory.create(failed=True))
-    assert found(boss, str(job.pk), JobRun) == {job.pk}
-    assert found(boss, str(job.pk), JobEvent) == found(boss, str(event.pk), JobEvent) == {event.pk}
+    assert search(boss, str(job.pk), JobRun) == {job.pk}
+    assert search(boss, str(job.pk), JobEvent) == search(boss, str(event.pk), JobEvent) == {event.pk}
 
 
 def test_things_with_names_are_found_by_the_beginning_of_the_name(boss: Client) -> None:
     worker = factories.WorkerFactory.create(name="mailer@1")
     template = factories.JobTemplateFactory.create(name="nightly report")
     factories.WorkerFactory.create(name="other@1")
-    assert found(boss, "mailer", Worker) == {worker.pk}
-    assert found(boss, '"nightly rep"', JobTemplate) == {template.pk}
+    assert search(boss, "mailer", Worker) == {worker.pk}
+    assert search(boss, '"nightly rep"', JobTemplate) == {template.pk}
 
 
 def test_every_search_box_says_what_it_finds(boss: Client) -> None:

@@ -35,7 +35,7 @@ def verb_of(row: Any, verb: str) -> str:
     return get_page_url(row).replace("/change/", f"/verb/{verb}/")
 
 
-def offered(client: Client, row: Any) -> list[str]:
+def list_buttons(client: Client, row: Any) -> list[str]:
     return [button.name for button, _url in client.get(get_page_url(row)).context["buttons"]]
 
 
@@ -75,12 +75,12 @@ def test_a_beat_is_green_amber_or_red_by_the_lease(boss: Client, age_sec: int, k
 def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiting(db: Any) -> None:
     client = log_in(create_reader("operator", "stop_worker"))
     worker = at_work()
-    assert offered(client, worker) == ["quiet", "stop"]
+    assert list_buttons(client, worker) == ["quiet", "stop"]
     assert client.post(verb_of(worker, "quiet"), {"reason": "deploy"}).status_code == 302
     worker.refresh_from_db()
     assert (worker.request, worker.requested_at is not None) == (WorkerState.QUIET, True)
     assert "asked to become: Quiet" in client.get(get_list_url(Worker)).content.decode()
-    assert offered(client, worker) == ["wake", "stop"]
+    assert list_buttons(client, worker) == ["wake", "stop"]
     client.post(verb_of(worker, "wake"))
     assert "Nothing has been done yet." in client.post(verb_of(worker, "stop")).content.decode()
     worker.refresh_from_db()
@@ -88,7 +88,7 @@ def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiti
     client.post(verb_of(worker, "stop"), {"confirmed": "1"})
     worker.refresh_from_db()
     assert worker.request == WorkerState.STOPPING
-    assert offered(client, worker) == []
+    assert list_buttons(client, worker) == []
     assert "it is stopping already" in read_messages(client.post(verb_of(worker, "wake")))
     assert LogEntry.objects.count() == 3
 
@@ -123,10 +123,10 @@ def test_a_worker_shows_what_it_takes_of_its_host(boss: Client, executor: str) -
 def test_a_host_that_cannot_be_measured_costs_no_beat(db: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where a handler has used up all file descriptors: leases are renewed by the same thread."""
 
-    def exhausted() -> Any:
+    def raise_too_many_files() -> Any:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr("jobs.engine.worker.registration._import_psutil", exhausted)
+    monkeypatch.setattr("jobs.engine.worker.registration._import_psutil", raise_too_many_files)
     registration = Registration(ProcessIdentity.current("mailer"), WorkerOptions())
     registration.register()
     registration.write_heartbeat(busy=3, stuck=0)
@@ -162,12 +162,12 @@ def test_a_group_shows_how_far_it_is_and_its_rest_is_cancelled_after_a_second_lo
     for url in (get_list_url(JobGroup), get_page_url(made)):
         page = boss.get(url).content.decode()
         assert ("1 of 3 ended" in page, "jc-run-other" in page) == (True, True)
-    assert offered(boss, made) == ["cancel"]
+    assert list_buttons(boss, made) == ["cancel"]
     assert "Nothing has been done yet." in boss.post(verb_of(made, "cancel")).content.decode()
     boss.post(verb_of(made, "cancel"), {"confirmed": "1", "reason": "enough"})
     made.refresh_from_db()
     assert made.status == "CANCELLED"
-    assert offered(boss, made) == ["retry"]
+    assert list_buttons(boss, made) == ["retry"]
     boss.post(verb_of(made, "retry"))
     made.refresh_from_db()
     assert made.status == "RUNNING"

@@ -35,13 +35,13 @@ def rows_with_payload() -> list[Model]:
     ]
 
 
-def seen(client: Client, row: Model) -> str:
+def get_pages(client: Client, row: Model) -> str:
     return client.get(get_page_url(row)).content.decode() + client.get(get_list_url(type(row))).content.decode()
 
 
 def test_payload_is_hidden_without_its_permission(looker: Client) -> None:
     for row in rows_with_payload():
-        assert (PLAIN in seen(looker, row), SECRET in seen(looker, row)) == (False, False), row
+        assert (PLAIN in get_pages(looker, row), SECRET in get_pages(looker, row)) == (False, False), row
 
 
 def test_payload_is_shown_with_its_permission_and_its_secrets_are_masked(db: Any) -> None:
@@ -54,7 +54,7 @@ def test_payload_is_shown_with_its_permission_and_its_secrets_are_masked(db: Any
 def test_log_lines_are_payload(looker: Client) -> None:
     line = JobLogFactory.create(message=PLAIN)
     auditor = log_in(create_reader("auditor", "view_payload"))
-    assert PLAIN not in seen(looker, line) + seen(looker, line.job)
+    assert PLAIN not in get_pages(looker, line) + get_pages(looker, line.job)
     for page in (get_list_url(JobLog), get_page_url(line), get_page_url(line.job)):
         assert PLAIN in auditor.get(page).content.decode()
 
@@ -84,9 +84,9 @@ def test_secrets_that_are_no_payload_are_on_no_page(boss: Client) -> None:
     token = factories.ApiTokenFactory.create()
     endpoint = factories.WebhookEndpointFactory.create(secret=b"encrypted-words")
     job = JobFactory.create(running=True)
-    assert token.digest not in seen(boss, token)
-    assert "encrypted-words" not in seen(boss, endpoint)
-    assert str(job.lease_token) not in seen(boss, job)
+    assert token.digest not in get_pages(boss, token)
+    assert "encrypted-words" not in get_pages(boss, endpoint)
+    assert str(job.lease_token) not in get_pages(boss, job)
 
 
 def hostile_rows() -> list[Model]:
@@ -139,7 +139,7 @@ def hostile_rows() -> list[Model]:
 
 def test_markup_in_any_text_stays_text(boss: Client) -> None:
     for row in hostile_rows():
-        page = seen(boss, row)
+        page = get_pages(boss, row)
         assert "<script>alert" not in page, row
         assert "<img src=x" not in page, row
         assert "&lt;script&gt;" in page, row

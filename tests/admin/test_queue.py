@@ -25,7 +25,7 @@ from tests.support.snapshots import dump_tables, list_events
 QUEUE = "admin:jobscheduler_jobs_queue"
 
 
-def queued(count: int, **fields: Any) -> list[Job]:
+def enqueue_jobs(count: int, **fields: Any) -> list[Job]:
     return [job_services.enqueue("tests.note", {"text": str(number)}, **fields) for number in range(count)]
 
 
@@ -38,8 +38,8 @@ def move_url(job: Job) -> str:
 
 
 def test_it_shows_one_priority_or_one_target_in_dispatch_order(boss: Client) -> None:
-    normal, high = queued(3), queued(2, priority=90)
-    lane = queued(2, target="book", priority=10)
+    normal, high = enqueue_jobs(3), enqueue_jobs(2, priority=90)
+    lane = enqueue_jobs(2, target="book", priority=10)
     job_in(Status.COMPLETED), job_in(Status.RUNNING)
     assert order(boss) == [job.pk for job in high]
     assert order(boss, priority=50) == [job.pk for job in normal]
@@ -47,25 +47,25 @@ def test_it_shows_one_priority_or_one_target_in_dispatch_order(boss: Client) -> 
     assert order(boss, tenant="nobody") == []
 
 
-def shown(client: Client, **asked: Any) -> str:
+def read_page(client: Client, **asked: Any) -> str:
     return " ".join(strip_tags(client.get(reverse(QUEUE), asked).content.decode()).split())
 
 
 def test_it_says_what_is_shown_and_what_is_not(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_page, "PAGE_SIZE", 2)
     monkeypatch.setattr(queue_page, "MAX_OFFSET", 2)
-    queued(5), queued(3, target="book", priority=10)
+    enqueue_jobs(5), enqueue_jobs(3, target="book", priority=10)
     text = "Places 1 to 2 of 5 that wait with priority 50 in tenant default, in the order in which they start."
-    assert (text in shown(boss), "places deep" in shown(boss)) == (True, False)
-    deeper = shown(boss, **{"from": 2})
+    assert (text in read_page(boss), "places deep" in read_page(boss)) == (True, False)
+    deeper = read_page(boss, **{"from": 2})
     assert ("Places 3 to 4 of 5" in deeper, "This page goes 4 places deep" in deeper) == (True, True)
-    assert "Places 1 to 2 of 3 that wait for target book of tenant default" in shown(boss, target="book")
-    assert "These are the first" not in shown(boss)
+    assert "Places 1 to 2 of 3 that wait for target book of tenant default" in read_page(boss, target="book")
+    assert "These are the first" not in read_page(boss)
     for priority in range(queue_page.QUEUES_SHOWN):
-        queued(1, priority=priority)
+        enqueue_jobs(1, priority=priority)
     crowded = boss.get(reverse(QUEUE), {"priority": 0})
     assert (len(crowded.context["queues"]), crowded.context["total"]) == (queue_page.QUEUES_SHOWN, 1)
-    assert "These are the first 20 that have waiting jobs" in shown(boss)
+    assert "These are the first 20 that have waiting jobs" in read_page(boss)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_it_says_what_is_shown_and_what_is_not(boss: Client, monkeypatch: pytest
 )
 def test_a_move_is_one_post_and_is_recorded(moved: int, where: dict[str, Any], expected: list[int], db: Any) -> None:
     client = log_in(create_reader("operator", "reorder_job"))
-    jobs = queued(4)
+    jobs = enqueue_jobs(4)
     post = {name: str(jobs[value].pk) if isinstance(value, int) else value for name, value in where.items()}
     response = client.post(move_url(jobs[moved]), {**post, "tenant": "default", "priority": "50", "reason": "first"})
     assert response["Location"] == f"{reverse(QUEUE)}?tenant=default&priority=50#job-{jobs[moved].pk}"
@@ -91,7 +91,7 @@ def test_a_move_is_one_post_and_is_recorded(moved: int, where: dict[str, Any], e
 
 
 def test_the_buttons_name_the_neighbours_also_across_pages(boss: Client) -> None:
-    jobs = queued(102)
+    jobs = enqueue_jobs(102)
     first = boss.get(reverse(QUEUE)).context
     assert (len(first["rows"]), first["rows"][0]["before"], first["rows"][-1]["after"].pk) == (100, None, jobs[100].pk)
     second = boss.get(first["next_url"]).context["rows"]
@@ -100,7 +100,7 @@ def test_the_buttons_name_the_neighbours_also_across_pages(boss: Client) -> None
 
 
 def test_moving_takes_its_permission_and_a_post(looker: Client, boss: Client) -> None:
-    job = queued(2)[1]
+    job = enqueue_jobs(2)[1]
     before = dump_tables()
     page = looker.get(reverse(QUEUE)).content.decode()
     assert "<button" not in page.split('class="jc-table')[1].split("</table>")[0]
@@ -110,7 +110,7 @@ def test_moving_takes_its_permission_and_a_post(looker: Client, boss: Client) ->
 
 
 def test_a_move_that_makes_no_sense_is_a_sentence(boss: Client) -> None:
-    job, other, done = queued(1)[0], queued(1, priority=90)[0], job_in(Status.COMPLETED)
+    job, other, done = enqueue_jobs(1)[0], enqueue_jobs(1, priority=90)[0], job_in(Status.COMPLETED)
     before = dump_tables()
     posts: list[tuple[Job, dict[str, Any]]] = [
         (job, {}),
@@ -134,7 +134,7 @@ def test_a_move_that_makes_no_sense_is_a_sentence(boss: Client) -> None:
     "asked", ["?priority=x", "?priority=999999999999", "?from=-1", "?from=1e9", "?target=%00&tenant=%00"]
 )
 def test_nonsense_in_the_address_is_as_if_not_said(asked: str, boss: Client) -> None:
-    queued(2)
+    enqueue_jobs(2)
     assert boss.get(f"{reverse(QUEUE)}{asked}").status_code == 200
 
 
@@ -145,8 +145,8 @@ def test_the_page_takes_few_statements_however_long_the_queue(boss: Client) -> N
             boss.get(reverse(QUEUE))
         return len(captured)
 
-    queued(2, target="a")
+    enqueue_jobs(2, target="a")
     baseline = statements()
     for number in range(20):
-        queued(2, target=f"t-{number}")
+        enqueue_jobs(2, target=f"t-{number}")
     assert statements() == baseline <= 30

@@ -23,11 +23,11 @@ def verb_of(row: Any, verb: str) -> str:
     return get_page_url(row).replace("/change/", f"/verb/{verb}/")
 
 
-def offered(client: Client, row: Any) -> list[str]:
+def list_buttons(client: Client, row: Any) -> list[str]:
     return [button.name for button, _url in client.get(get_page_url(row)).context["buttons"]]
 
 
-def blocked() -> Target:
+def create_blocked_target() -> Target:
     target = TargetFactory.create(key="book-1")
     job_in(Status.FAILED, target="book-1", status_reason="out of ink")
     JobFactory.create_batch(3, target="book-1")
@@ -35,7 +35,7 @@ def blocked() -> Target:
 
 
 def test_the_list_says_who_holds_a_lane_why_it_is_shut_and_who_waits(boss: Client) -> None:
-    blocked()
+    create_blocked_target()
     TargetFactory.create(key="book-2")
     targets.pause("book-3", reason="on holiday")
     job_in(Status.RUNNING, target="book-2")
@@ -55,7 +55,7 @@ def test_a_lane_that_was_just_used_is_in_the_list(boss: Client) -> None:
 
 
 def test_a_page_shows_who_waits_in_order(boss: Client) -> None:
-    target = blocked()
+    target = create_blocked_target()
     urgent = JobFactory.create(target="book-1", priority=100)
     page = boss.get(get_page_url(target)).content.decode()
     waiting = page[page.index("target-queue") :]
@@ -66,11 +66,11 @@ def test_a_page_shows_who_waits_in_order(boss: Client) -> None:
 def test_a_target_is_paused_and_unpaused_under_ones_name_from_list_and_page(db: Any) -> None:
     client = log_in(create_reader("operator", "pause_target"))
     target = TargetFactory.create()
-    assert offered(client, target) == ["pause"]
+    assert list_buttons(client, target) == ["pause"]
     assert client.post(verb_of(target, "pause"), {"reason": "tea"})["Location"] == get_page_url(target)
     target.refresh_from_db()
     assert (target.paused, target.paused_by, target.reason) == (True, "operator", "tea")
-    assert offered(client, target) == ["unpause"]
+    assert list_buttons(client, target) == ["unpause"]
     assert read_messages(run_action(client, "unpause", [target])) == "1 target unpaused."
     target.refresh_from_db()
     assert not target.paused
@@ -78,9 +78,9 @@ def test_a_target_is_paused_and_unpaused_under_ones_name_from_list_and_page(db: 
 
 
 def test_what_failed_is_resolved_after_a_second_look(boss: Client) -> None:
-    target, free = blocked(), TargetFactory.create(key="free")
-    assert set(offered(boss, target)) == {"pause", "resolve"}
-    assert offered(boss, free) == ["pause"]
+    target, free = create_blocked_target(), TargetFactory.create(key="free")
+    assert set(list_buttons(boss, target)) == {"pause", "resolve"}
+    assert list_buttons(boss, free) == ["pause"]
     asked = boss.post(verb_of(target, "resolve"), {"reason": "seen"})
     assert ("Nothing has been done yet." in asked.content.decode(), 'value="seen"' in asked.content.decode()) == (
         True,
@@ -93,7 +93,7 @@ def test_what_failed_is_resolved_after_a_second_look(boss: Client) -> None:
 
 
 def test_a_second_look_at_a_selection_keeps_the_selection(boss: Client) -> None:
-    target = blocked()
+    target = create_blocked_target()
     asked = boss.post(
         get_list_url(Target), {"action": "resolve", "_selected_action": [target.pk], "index": 0}
     ).content.decode()
@@ -149,10 +149,10 @@ def test_an_override_is_put_back_and_one_that_says_nothing_then_is_gone(boss: Cl
 
 
 def test_who_may_only_look_is_offered_nothing_and_changes_nothing(looker: Client) -> None:
-    rows = [blocked(), ConcurrencyLimitFactory.create()]
+    rows = [create_blocked_target(), ConcurrencyLimitFactory.create()]
     before = dump_tables()
     for row in rows:
-        assert offered(looker, row) == []
+        assert list_buttons(looker, row) == []
         for verb in ("pause", "unpause", "resolve", "reset"):
             assert looker.post(verb_of(row, verb), {"confirmed": "1"}).status_code in (403, 404)
             run_action(looker, verb, [row], confirmed="1")
@@ -162,7 +162,7 @@ def test_who_may_only_look_is_offered_nothing_and_changes_nothing(looker: Client
 
 
 def test_lists_take_as_many_statements_for_many_rows_as_for_few(boss: Client) -> None:
-    blocked()
+    create_blocked_target()
     ConcurrencyLimitFactory.create()
     baseline = {model: queries_of(boss, get_list_url(model)) for model in (Target, ConcurrencyLimit)}
     for number in range(20):

@@ -20,7 +20,7 @@ router = Router()
 
 
 @router.get("/unexpected", operation_id="unexpected")
-def unexpected(request: HttpRequest) -> HttpResponse:
+def raise_unexpected(request: HttpRequest) -> HttpResponse:
     raise RuntimeError(SECRET)
 
 
@@ -46,7 +46,7 @@ def half(request: HttpRequest, body: Annotated[RequestBody, JsonBody()]) -> Http
 
 
 @router.get("/typed/{number}", operation_id="typed")
-def typed(request: HttpRequest, number: int) -> HttpResponse:
+def echo_number(request: HttpRequest, number: int) -> HttpResponse:
     return json_response({"number": number})
 
 

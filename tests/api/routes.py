@@ -32,7 +32,7 @@ class Route:
         """Job types are nobody's: what is asked of one that is not there is a mistake, not a secret."""
         return "{" in self.path.replace("{job_type}", "")
 
-    def filled(self, values: dict[str, Any]) -> str:
+    def fill_path(self, values: dict[str, Any]) -> str:
         """The path with these values. A parameter that nobody knows is one that a new route forgot to tell us of."""
         return self.path.format_map(values)
 

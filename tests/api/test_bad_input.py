@@ -42,11 +42,11 @@ def submission(name: str, loc: list[Any], /, **fields: Any) -> Case:
     return Case(f"submit: {name}", "/jobs", {**NOTE, **fields}, loc=["body", *loc])
 
 
-def written(name: str, raw: bytes, loc: list[Any], status: int = 422) -> Case:
+def body_case(name: str, raw: bytes, loc: list[Any], status: int = 422) -> Case:
     return Case(f"body: {name}", "/jobs", raw=raw, loc=loc, status=status)
 
 
-def asked(name: str, query: str, loc: list[Any], path: str = "/jobs") -> Case:
+def query_case(name: str, query: str, loc: list[Any], path: str = "/jobs") -> Case:
     return Case(f"query: {name}", f"{path}?{query}", method="get", loc=["query", *loc])
 
 
@@ -54,25 +54,25 @@ def text(inner: str) -> bytes:
     return ('{"job_type": "tests.anything", "params": {"text": ' + inner + "}}").encode("utf-8", "surrogatepass")
 
 
-def nested(depth: int) -> bytes:
+def nested_lists(depth: int) -> bytes:
     return text("[" * depth + "]" * depth)
 
 
 ENCODINGS = [
-    written("NUL, escaped", text('"a\\u0000b"'), ["body", "params", "text"]),
-    written(
+    body_case("NUL, escaped", text('"a\\u0000b"'), ["body", "params", "text"]),
+    body_case(
         "NUL in a key", b'{"job_type": "tests.anything", "params": {"a\\u0000": 1}}', ["body", "params", "a\ufffd"]
     ),
-    written("half a surrogate pair, escaped", text('"\\ud800"'), ["body", "params", "text"]),
-    written("surrogates the wrong way round", text('"\\udc00\\ud800"'), ["body", "params", "text"]),
-    written("half a surrogate pair, raw", text('"\ud800"'), ["body"], 400),
-    written("byte order mark", b"\xef\xbb\xbf" + json.dumps(NOTE).encode(), ["body"], 400),
-    written("UTF-16", json.dumps(NOTE).encode("utf-16"), ["body"], 400),
-    written("UTF-32", json.dumps(NOTE).encode("utf-32"), ["body"], 400),
-    written("Latin-1", text('"é"').decode().encode("latin-1"), ["body"], 400),
-    written("broken UTF-8", text('"') + b'\xff\xfe"}}', ["body"], 400),
-    written("overlong UTF-8", text('"x')[:-1] + b'\xc0\x80"}}', ["body"], 400),
-    written("raw control character in text", b'{"job_type": "tests.note\n"}', ["body"], 400),
+    body_case("half a surrogate pair, escaped", text('"\\ud800"'), ["body", "params", "text"]),
+    body_case("surrogates the wrong way round", text('"\\udc00\\ud800"'), ["body", "params", "text"]),
+    body_case("half a surrogate pair, raw", text('"\ud800"'), ["body"], 400),
+    body_case("byte order mark", b"\xef\xbb\xbf" + json.dumps(NOTE).encode(), ["body"], 400),
+    body_case("UTF-16", json.dumps(NOTE).encode("utf-16"), ["body"], 400),
+    body_case("UTF-32", json.dumps(NOTE).encode("utf-32"), ["body"], 400),
+    body_case("Latin-1", text('"é"').decode().encode("latin-1"), ["body"], 400),
+    body_case("broken UTF-8", text('"') + b'\xff\xfe"}}', ["body"], 400),
+    body_case("overlong UTF-8", text('"x')[:-1] + b'\xc0\x80"}}', ["body"], 400),
+    body_case("raw control character in text", b'{"job_type": "tests.note\n"}', ["body"], 400),
     submission("NUL in a name", ["target"], target="a\0b"),
     submission("NUL in a tag", ["tags", 0], tags=["a\0"]),
     submission("NUL in the job type", ["job_type"], job_type="tests\0note"),
@@ -80,30 +80,30 @@ ENCODINGS = [
     submission("escape character in a name", ["addon_id"], addon_id="\x1b[31m"),
 ]
 MALFORMED = [
-    written("empty", b"", ["body"], 400),
-    written("blank", b"  ", ["body"], 400),
-    written("cut off", b'{"job_type": ', ["body"], 400),
-    written("a word", b"job", ["body"], 400),
-    written("single quotes", b"{'job_type': 'x'}", ["body"], 400),
-    written("trailing comma", b'{"job_type": "tests.note",}', ["body"], 400),
-    written("comment", b'{"job_type": "tests.note" /* x */}', ["body"], 400),
-    written("two documents", b"{} {}", ["body"], 400),
-    written("trailing NUL", json.dumps(NOTE).encode() + b"\0", ["body"], 400),
-    written("form fields", b"job_type=tests.note", ["body"], 400),
-    written("a million brackets", b"[" * 900_000, ["body"], 422),
+    body_case("empty", b"", ["body"], 400),
+    body_case("blank", b"  ", ["body"], 400),
+    body_case("cut off", b'{"job_type": ', ["body"], 400),
+    body_case("a word", b"job", ["body"], 400),
+    body_case("single quotes", b"{'job_type': 'x'}", ["body"], 400),
+    body_case("trailing comma", b'{"job_type": "tests.note",}', ["body"], 400),
+    body_case("comment", b'{"job_type": "tests.note" /* x */}', ["body"], 400),
+    body_case("two documents", b"{} {}", ["body"], 400),
+    body_case("trailing NUL", json.dumps(NOTE).encode() + b"\0", ["body"], 400),
+    body_case("form fields", b"job_type=tests.note", ["body"], 400),
+    body_case("a million brackets", b"[" * 900_000, ["body"], 422),
 ]
 NUMBERS = [
-    written("NaN", text("NaN"), ["body"], 400),
-    written("Infinity", text("Infinity"), ["body"], 400),
-    written("minus Infinity", text("-Infinity"), ["body"], 400),
-    written("1e400", text("1e400"), ["body"]),
-    written("beyond 64 bits", text("9223372036854775808"), ["body"]),
-    written("below 64 bits", text("-9223372036854775809"), ["body"]),
-    written("hundreds of digits", text("1" * 500), ["body"]),
-    written("thousands of digits", text("1" * 10_000), ["body"]),
-    written("leading zero", text("01"), ["body"], 400),
-    written("plus sign", text("+1"), ["body"], 400),
-    written("hexadecimal", text("0x10"), ["body"], 400),
+    body_case("NaN", text("NaN"), ["body"], 400),
+    body_case("Infinity", text("Infinity"), ["body"], 400),
+    body_case("minus Infinity", text("-Infinity"), ["body"], 400),
+    body_case("1e400", text("1e400"), ["body"]),
+    body_case("beyond 64 bits", text("9223372036854775808"), ["body"]),
+    body_case("below 64 bits", text("-9223372036854775809"), ["body"]),
+    body_case("hundreds of digits", text("1" * 500), ["body"]),
+    body_case("thousands of digits", text("1" * 10_000), ["body"]),
+    body_case("leading zero", text("01"), ["body"], 400),
+    body_case("plus sign", text("+1"), ["body"], 400),
+    body_case("hexadecimal", text("0x10"), ["body"], 400),
     submission("priority too high", ["priority"], priority=101),
     submission("priority too low", ["priority"], priority=-1),
     submission("priority with a fraction", ["priority"], priority=50.5),
@@ -164,18 +164,18 @@ SIZES = [
     submission("idempotency key of 256", ["idempotency_key"], idempotency_key="k" * 256),
     submission("empty idempotency key", ["idempotency_key"], idempotency_key=""),
     submission("idempotency key beyond ASCII", ["idempotency_key"], idempotency_key="schlüssel"),
-    written("depth 33", nested(32), ["body", "params", "text", *[0] * 31]),
-    written("depth 500", nested(500), ["body", "params", "text", *[0] * 31]),
+    body_case("depth 33", nested_lists(32), ["body", "params", "text", *[0] * 31]),
+    body_case("depth 500", nested_lists(500), ["body", "params", "text", *[0] * 31]),
     Case("bulk: too many", "/jobs/bulk", {"jobs": [NOTE] * 4}, loc=["body", "jobs"]),
     Case("verb: reason of 2001", "/jobs/{queued}/cancel", {"reason": "x" * 2001}, loc=["body", "reason"]),
 ]
 STRUCTURE = [
-    written("null", b"null", ["body"]),
-    written("a list", b"[]", ["body"]),
-    written("a text", b'"x"', ["body"]),
-    written("a number", b"1", ["body"]),
-    written("a key twice", b'{"job_type": "tests.note", "job_type": "tests.note"}', ["body", "job_type"]),
-    written("a key twice, deep", text('{"a": 1, "a": 2}'), ["body", "a"]),
+    body_case("null", b"null", ["body"]),
+    body_case("a list", b"[]", ["body"]),
+    body_case("a text", b'"x"', ["body"]),
+    body_case("a number", b"1", ["body"]),
+    body_case("a key twice", b'{"job_type": "tests.note", "job_type": "tests.note"}', ["body", "job_type"]),
+    body_case("a key twice, deep", text('{"a": 1, "a": 2}'), ["body", "a"]),
     submission("unknown field", ["prio"], prio=1),
     submission("field in capitals", ["Priority"], Priority=1),
     submission("params null entry missing", ["params", "text"], params={}),
@@ -260,60 +260,60 @@ HEADERS = [
     ),
 ]
 QUERIES = [
-    asked("limit 0", "limit=0", ["limit"]),
-    asked("limit 501", "limit=501", ["limit"]),
-    asked("limit below 0", "limit=-1", ["limit"]),
-    asked("limit of many digits", "limit=" + "9" * 400, ["limit"]),
-    asked("limit a fraction", "limit=1.5", ["limit"]),
-    asked("limit a word", "limit=all", ["limit"]),
-    asked("limit empty", "limit=", ["limit"]),
-    asked("limit with a space", "limit=%205", ["limit"]),
-    asked("limit with a plus", "limit=%2B5", ["limit"]),
-    asked("limit in Arabic digits", "limit=%D9%A5", ["limit"]),
-    asked("limit in superscript", "limit=%C2%B2", ["limit"]),
-    asked("limit NUL", "limit=%00", ["limit"]),
-    asked("limit twice", "limit=5&limit=5", ["limit"]),
-    asked("job type twice", "job_type=a&job_type=b", ["job_type"]),
-    asked("unknown parameter", "colour=red", ["colour"]),
-    asked("unknown parameter without a value", "colour", ["colour"]),
-    asked("parameter in capitals", "Status=QUEUED", ["Status"]),
-    asked("lookup of the ORM", "status__in=QUEUED", ["status__in"]),
-    asked("search in params", "params__text=x", ["params__text"]),
-    asked("unknown status", "status=DONE", ["status"]),
-    asked("status in small letters", "status=queued", ["status"]),
-    asked("DISPATCHING is shown as QUEUED", "status=DISPATCHING", ["status"]),
-    asked("one good status, one bad", "status=QUEUED&status=", ["status"]),
-    asked("tenant with %", "tenant=%25", ["tenant"]),
-    asked("tenant empty", "tenant=", ["tenant"]),
-    asked("target with a slash", "target=a%2Fb", ["target"]),
-    asked("target empty", "target=", ["target"]),
-    asked("target NUL", "target=a%00", ["target"]),
-    asked("tag too long", "tag=" + "x" * 65, ["tag"]),
-    asked("tag empty", "tag=", ["tag"]),
-    asked("group malformed", "group=1", ["group"]),
-    asked("schedule malformed", "schedule=x", ["schedule"]),
-    asked("q empty", "q=", ["q"]),
-    asked("q NUL", "q=%00", ["q"]),
-    asked("q too long", "q=" + "x" * 201, ["q"]),
-    asked("q broken UTF-8", "q=%ff", []),
-    asked("parameter name broken UTF-8", "%ff=1", []),
-    asked("lone surrogate", "q=%ed%a0%80", []),
-    asked("created_after without an offset", "created_after=2030-01-01T00:00:00", ["created_after"]),
-    asked("created_before a word", "created_before=now", ["created_before"]),
-    asked("created_after with its plus as a space", "created_after=2030-01-01T00:00:00+00:00", ["created_after"]),
-    asked("order unknown", "order=oldest", ["order"]),
-    asked("order of what is not queued", "order=queue&status=FAILED", ["order"]),
-    asked("cursor empty", "cursor=", ["cursor"]),
-    asked("cursor nonsense", "cursor=abc", ["cursor"]),
-    asked("cursor forged", "cursor=WyJhIixbIjEiXV0:xxxxxxxxxxxxxxxxxxxxxxxxxxx", ["cursor"]),
-    asked("cursor endless", "cursor=" + "a" * 3000, ["cursor"]),
-    asked("a hundred and one parameters", "&".join(["tag=a"] * 101), []),
-    asked("events: unknown parameter", "kind=FAILED", ["kind"], "/jobs/{queued}/events"),
-    asked("events: limit", "limit=1000", ["limit"], "/jobs/{queued}/events"),
-    asked("logs: cursor", "cursor=1", ["cursor"], "/jobs/{queued}/logs"),
-    asked("runs: status that runs have not", "status=QUEUED", ["status"], "/job-runs"),
-    asked("runs: unknown parameter", "worker=x", ["worker"], "/job-runs"),
-    asked("single object: any parameter", "expand=run", ["expand"], "/jobs/{queued}"),
+    query_case("limit 0", "limit=0", ["limit"]),
+    query_case("limit 501", "limit=501", ["limit"]),
+    query_case("limit below 0", "limit=-1", ["limit"]),
+    query_case("limit of many digits", "limit=" + "9" * 400, ["limit"]),
+    query_case("limit a fraction", "limit=1.5", ["limit"]),
+    query_case("limit a word", "limit=all", ["limit"]),
+    query_case("limit empty", "limit=", ["limit"]),
+    query_case("limit with a space", "limit=%205", ["limit"]),
+    query_case("limit with a plus", "limit=%2B5", ["limit"]),
+    query_case("limit in Arabic digits", "limit=%D9%A5", ["limit"]),
+    query_case("limit in superscript", "limit=%C2%B2", ["limit"]),
+    query_case("limit NUL", "limit=%00", ["limit"]),
+    query_case("limit twice", "limit=5&limit=5", ["limit"]),
+    query_case("job type twice", "job_type=a&job_type=b", ["job_type"]),
+    query_case("unknown parameter", "colour=red", ["colour"]),
+    query_case("unknown parameter without a value", "colour", ["colour"]),
+    query_case("parameter in capitals", "Status=QUEUED", ["Status"]),
+    query_case("lookup of the ORM", "status__in=QUEUED", ["status__in"]),
+    query_case("search in params", "params__text=x", ["params__text"]),
+    query_case("unknown status", "status=DONE", ["status"]),
+    query_case("status in small letters", "status=queued", ["status"]),
+    query_case("DISPATCHING is shown as QUEUED", "status=DISPATCHING", ["status"]),
+    query_case("one good status, one bad", "status=QUEUED&status=", ["status"]),
+    query_case("tenant with %", "tenant=%25", ["tenant"]),
+    query_case("tenant empty", "tenant=", ["tenant"]),
+    query_case("target with a slash", "target=a%2Fb", ["target"]),
+    query_case("target empty", "target=", ["target"]),
+    query_case("target NUL", "target=a%00", ["target"]),
+    query_case("tag too long", "tag=" + "x" * 65, ["tag"]),
+    query_case("tag empty", "tag=", ["tag"]),
+    query_case("group malformed", "group=1", ["group"]),
+    query_case("schedule malformed", "schedule=x", ["schedule"]),
+    query_case("q empty", "q=", ["q"]),
+    query_case("q NUL", "q=%00", ["q"]),
+    query_case("q too long", "q=" + "x" * 201, ["q"]),
+    query_case("q broken UTF-8", "q=%ff", []),
+    query_case("parameter name broken UTF-8", "%ff=1", []),
+    query_case("lone surrogate", "q=%ed%a0%80", []),
+    query_case("created_after without an offset", "created_after=2030-01-01T00:00:00", ["created_after"]),
+    query_case("created_before a word", "created_before=now", ["created_before"]),
+    query_case("created_after with its plus as a space", "created_after=2030-01-01T00:00:00+00:00", ["created_after"]),
+    query_case("order unknown", "order=oldest", ["order"]),
+    query_case("order of what is not queued", "order=queue&status=FAILED", ["order"]),
+    query_case("cursor empty", "cursor=", ["cursor"]),
+    query_case("cursor nonsense", "cursor=abc", ["cursor"]),
+    query_case("cursor forged", "cursor=WyJhIixbIjEiXV0:xxxxxxxxxxxxxxxxxxxxxxxxxxx", ["cursor"]),
+    query_case("cursor endless", "cursor=" + "a" * 3000, ["cursor"]),
+    query_case("a hundred and one parameters", "&".join(["tag=a"] * 101), []),
+    query_case("events: unknown parameter", "kind=FAILED", ["kind"], "/jobs/{queued}/events"),
+    query_case("events: limit", "limit=1000", ["limit"], "/jobs/{queued}/events"),
+    query_case("logs: cursor", "cursor=1", ["cursor"], "/jobs/{queued}/logs"),
+    query_case("runs: status that runs have not", "status=QUEUED", ["status"], "/job-runs"),
+    query_case("runs: unknown parameter", "worker=x", ["worker"], "/job-runs"),
+    query_case("single object: any parameter", "expand=run", ["expand"], "/jobs/{queued}"),
     Case("verb: any parameter", "/jobs/{queued}/cancel?force=1", loc=["query", "force"]),
     Case("submit: any parameter", "/jobs?dry_run=1", NOTE, loc=["query", "dry_run"]),
 ]
@@ -450,7 +450,7 @@ CASES = [case for section in SECTIONS for case in section]
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_bad_input_is_refused_by_name_and_changes_nothing(case: Case) -> None:
     api, known = ApiClient("admin", tenant=None), jobs_in_states_of(case)
-    before = stored()
+    before = dump_all_but_tokens()
     with override_settings(JOBSCHEDULER={"API_BULK_LIMIT": 3}):
         response = ask(api, case, known)
     assert response.status_code == case.status, response.content
@@ -464,7 +464,7 @@ def test_bad_input_is_refused_by_name_and_changes_nothing(case: Case) -> None:
         assert document["code"] == case.code
     if case.status == 405:
         assert response["Allow"]
-    assert stored() == before
+    assert dump_all_but_tokens() == before
 
 
 def test_there_are_enough_cases() -> None:
@@ -490,5 +490,5 @@ def jobs_in_states_of(case: Case) -> dict[str, Job]:
     return {status.lower(): job_in(status) for status in Status if f"{{{status.lower()}}}" in request}
 
 
-def stored() -> dict[str, list[dict[str, Any]]]:
+def dump_all_but_tokens() -> dict[str, list[dict[str, Any]]]:
     return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}

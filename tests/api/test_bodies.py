@@ -58,15 +58,15 @@ def test_djangos_own_limit_does_not_matter() -> None:
 def test_a_body_without_a_length_is_read_to_its_end_and_no_further_than_the_limit() -> None:
     api = ApiClient("submit", "read")
 
-    def chunked(content: bytes) -> Any:
+    def post_chunked(content: bytes) -> Any:
         stream = {"wsgi.input": BytesIO(content), "wsgi.input_terminated": True}
         return post(
             api, b"", CONTENT_LENGTH="", HTTP_TRANSFER_ENCODING="chunked", CONTENT_TYPE="application/json", **stream
         )
 
-    assert chunked(of_size(1024)).status_code == 201
-    assert chunked(of_size(1025)).status_code == 413
-    assert chunked(b"").status_code == 400
+    assert post_chunked(of_size(1024)).status_code == 201
+    assert post_chunked(of_size(1025)).status_code == 413
+    assert post_chunked(b"").status_code == 400
 
 
 @pytest.mark.django_db

@@ -45,7 +45,9 @@ OF_ANOTHER_TENANT: dict[str, Any] = {
 
 def ask(route: Route, client: Client, body: Any = None, values: dict[str, Any] | None = None, **headers: str) -> Any:
     content = b"" if body is None else json.dumps(body)
-    return client.generic(route.method, route.filled(values or absent()), content, "application/json", headers=headers)
+    return client.generic(
+        route.method, route.fill_path(values or absent()), content, "application/json", headers=headers
+    )
 
 
 def bearer(written: str) -> dict[str, str]:
@@ -101,9 +103,9 @@ def test_expired_and_revoked_tokens_are_401(route: Route) -> None:
 @pytest.mark.parametrize("route", EVERY)
 def test_every_other_scope_together_is_403(route: Route) -> None:
     others = [scope for scope in SCOPES if scope not in (route.scope, "admin")]
-    before = stored()
+    before = dump_all_but_tokens()
     require_problem(ask(route, Client(), {}, **bearer(token(*others))), 403, "forbidden")
-    assert stored() == before
+    assert dump_all_but_tokens() == before
 
 
 @pytest.mark.parametrize("route", EVERY)
@@ -118,16 +120,16 @@ def test_its_scope_or_admin_gets_in_by_either_header(route: Route) -> None:
 def test_another_tenants_object_is_no_different_from_none(route: Route) -> None:
     theirs = objects_of("theirs")
     stranger = bearer(token("admin", tenant="ours"))
-    before = stored()
+    before = dump_all_but_tokens()
     foreign = ask(route, Client(), {}, theirs, **stranger)
     if route.name in MAKES_ITS_OWN:
         assert foreign.json()["tenant"] == "ours"
-        assert all(row in stored()[model] for model, rows in before.items() for row in rows)
+        assert all(row in dump_all_but_tokens()[model] for model, rows in before.items() for row in rows)
         return
     nothing = ask(route, Client(), {}, absent(), **stranger)
     require_problem(foreign, 404, "not_found")
     assert (foreign.status_code, foreign.content) == (nothing.status_code, nothing.content)
-    assert stored() == before
+    assert dump_all_but_tokens() == before
 
 
 @pytest.mark.parametrize("route", OF_ALL)
@@ -193,6 +195,6 @@ def test_every_route_says_what_it_needs() -> None:
     assert len({(route.method, route.path) for route in routes()}) == len(routes())
 
 
-def stored() -> dict[str, list[dict[str, Any]]]:
+def dump_all_but_tokens() -> dict[str, list[dict[str, Any]]]:
     """All but the tokens, whose last use is noted."""
     return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}

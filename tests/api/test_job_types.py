@@ -13,25 +13,25 @@ from tests.support.api_client import ApiClient
 pytestmark = pytest.mark.django_db
 
 
-def shown() -> dict[str, dict[str, Any]]:
+def list_types() -> dict[str, dict[str, Any]]:
     return {handler["name"]: handler for handler in ApiClient("read").list_all("/job-types", 10)}
 
 
 def test_every_registered_type_is_listed_by_name() -> None:
-    assert list(shown()) == registry.names()
+    assert list(list_types()) == registry.names()
 
 
 def test_a_type_says_what_it_takes() -> None:
-    note = shown()[job_types.note.name]
+    note = list_types()[job_types.note.name]
     assert note["params_schema"]["properties"]["text"] == {"title": "Text", "type": "string"}
     assert note["params_schema"]["required"] == ["text"]
     assert (note["resource"], note["remote"], note["max_retries"], note["doc"]) == ("default", False, 3, "")
-    attic = shown()[job_types.nothing.name]
+    attic = list_types()[job_types.nothing.name]
     assert (attic["resource"], attic["max_retries"]) == ("attic", 1)
 
 
 def test_every_shape_has_exactly_the_fields_of_the_contract() -> None:
-    for item in shown().values():
+    for item in list_types().values():
         assert set(item) == {"name", "params_schema", "resource", "remote", "max_retries", "doc"}
 
 

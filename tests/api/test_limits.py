@@ -11,11 +11,11 @@ from jobs.models import ConcurrencyLimit
 from tests.factories import JobFactory
 from tests.support.api_client import ApiClient, read_error_locations
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("said_in_settings")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("limits_in_settings")]
 
 
 @pytest.fixture
-def said_in_settings() -> Any:
+def limits_in_settings() -> Any:
     limits = {"global": 4, "job_type": {"tests.note": 2}, "tenant": {"ours": 3, "theirs": 1}}
     with override_settings(JOBSCHEDULER={"LIMITS": limits}):
         yield
@@ -26,14 +26,14 @@ def operator() -> ApiClient:
     return ApiClient("admin", tenant=None)
 
 
-def shown(api: ApiClient) -> dict[tuple[str, str], dict[str, Any]]:
+def list_limits(api: ApiClient) -> dict[tuple[str, str], dict[str, Any]]:
     return {(limit["scope"], limit["key"]): limit for limit in api.get("/limits").json()["items"]}
 
 
 def test_every_limit_is_listed_with_what_is_in_use() -> None:
     JobFactory.create_batch(2, running=True)
     JobFactory.create(running=True, tenant="ours", job_type="tests.anything")
-    found = shown(ApiClient("read", tenant=None))
+    found = list_limits(ApiClient("read", tenant=None))
 
     assert list(found) == [("global", ""), ("job_type", "tests.note"), ("tenant", "ours"), ("tenant", "theirs")]
     assert found["global", ""] == {
@@ -54,7 +54,7 @@ def test_the_list_pages_through_and_its_cursor_is_its_own(operator: ApiClient) -
     for number in range(5):
         operator.put("/limits", {"scope": "resource", "key": f"pool {number}", "max": 1})
     everything = [(limit["scope"], limit["key"]) for limit in operator.list_all("/limits", 2)]
-    assert everything == list(shown(operator))
+    assert everything == list(list_limits(operator))
     assert len(everything) == 9
     cursor = operator.get("/limits?limit=2").json()["next_cursor"]
     assert read_error_locations(operator.get(f"/job-types?cursor={cursor}")) == [["query", "cursor"]]
@@ -62,7 +62,7 @@ def test_the_list_pages_through_and_its_cursor_is_its_own(operator: ApiClient) -
 
 
 def test_other_tenants_are_not_to_be_seen() -> None:
-    found = shown(ApiClient("read", tenant="ours"))
+    found = list_limits(ApiClient("read", tenant="ours"))
     assert ("tenant", "ours") in found
     assert ("tenant", "theirs") not in found
 
@@ -72,7 +72,7 @@ def test_a_limit_is_set_paused_unpaused_and_reset(operator: ApiClient) -> None:
         answer = operator.put("/limits", {"scope": "job_type", "key": "tests.note", **fields})
         assert answer.status_code == 200, answer.content
         document: dict[str, Any] = answer.json()
-        assert shown(operator)["job_type", "tests.note"] == document
+        assert list_limits(operator)["job_type", "tests.note"] == document
         return document
 
     assert (put(max=7)["max"], put(max=7)["source"]) == (7, "override")
@@ -90,7 +90,7 @@ def test_a_limit_that_nobody_knew_is_made_and_reset_drops_it(operator: ApiClient
     assert operator.put("/limits", {"scope": "addon", "key": "new", "max": 5}).json()["source"] == "override"
     gone = operator.put("/limits", {"scope": "addon", "key": "new", "reset": True}).json()
     assert (gone["max"], gone["source"]) == (None, "settings")
-    assert ("addon", "new") not in shown(operator)
+    assert ("addon", "new") not in list_limits(operator)
 
 
 def test_the_global_limit_has_no_key(operator: ApiClient) -> None:

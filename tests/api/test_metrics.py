@@ -32,7 +32,7 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def rendered() -> str:
+def render_metrics() -> str:
     return metrics.render().body.decode()
 
 
@@ -69,21 +69,21 @@ def everything() -> None:
 
 def test_the_output_is_what_prometheus_reads() -> None:
     everything()
-    found = read(rendered())
+    found = read(render_metrics())
 
     for name, family in found.items():
         assert family.documentation, name
         assert family.type in ("counter", "gauge", "histogram"), name
         assert name.startswith("jobs_")
-    lines = rendered().splitlines()
+    lines = render_metrics().splitlines()
     assert all(line.startswith(("#", "jobs_")) for line in lines)
-    assert rendered().endswith("\n")
+    assert render_metrics().endswith("\n")
 
 
 def test_every_series_belongs_to_its_family_and_follows_it() -> None:
     everything()
     family = ""
-    for line in rendered().splitlines():
+    for line in render_metrics().splitlines():
         if line.startswith("# TYPE"):
             family = line.split()[2]
         elif not line.startswith("#"):
@@ -92,7 +92,7 @@ def test_every_series_belongs_to_its_family_and_follows_it() -> None:
 
 def test_histograms_add_up_from_bucket_to_bucket() -> None:
     everything()
-    text = rendered()
+    text = render_metrics()
 
     for name in ("jobs_wait_seconds", "jobs_attempt_duration_seconds"):
         bounds = [*(f"{bound:g}" for bound in BUCKETS_SEC), "+Inf"]
@@ -107,12 +107,12 @@ def test_histograms_add_up_from_bucket_to_bucket() -> None:
 
 def test_a_job_that_never_started_is_in_no_histogram() -> None:
     JobMinuteFactory(jobs=3, outcome="CANCELLED", wait_bucket=-1, run_bucket=-1)
-    assert not any(name.startswith("jobs_wait_seconds") for name, _ in samples(rendered()))
+    assert not any(name.startswith("jobs_wait_seconds") for name, _ in samples(render_metrics()))
 
 
 def test_live_jobs_are_counted_by_status_resource_and_addon() -> None:
     everything()
-    text = rendered()
+    text = render_metrics()
 
     assert value(text, "jobs_live", status="PAUSED") == 2
     assert value(text, "jobs_running", resource="default") == 1
@@ -132,24 +132,24 @@ def test_live_jobs_are_counted_by_status_resource_and_addon() -> None:
 def test_ages_are_counted_from_when_a_job_could_have_started() -> None:
     ago = datetime.now(UTC) - timedelta(hours=2)
     JobFactory.create(created_at=ago, not_before=ago + timedelta(hours=1))
-    age = value(rendered(), "jobs_oldest_ready_age_seconds", resource="default")
+    age = value(render_metrics(), "jobs_oldest_ready_age_seconds", resource="default")
     assert 3500 < age < 3700
 
 
 def test_a_lease_that_is_over_and_a_target_that_is_blocked_show() -> None:
     JobFactory.create(running=True, lease_expires_at=datetime.now(UTC) - timedelta(seconds=5))
     JobFactory.create(failed=True, in_lane=True)
-    assert value(rendered(), "jobs_expired_leases") == 1
-    assert value(rendered(), "jobs_blocked_targets") == 1
+    assert value(render_metrics(), "jobs_expired_leases") == 1
+    assert value(render_metrics(), "jobs_blocked_targets") == 1
 
 
 def test_what_was_submitted_is_what_lives_and_what_has_ended() -> None:
-    before = value(rendered(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+    before = value(render_metrics(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
     job = job_services.enqueue(SAMPLE_TYPE, {"text": "a"})
     job_services.enqueue(SAMPLE_TYPE, {"text": "b"})
-    after = value(rendered(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+    after = value(render_metrics(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
     job_services.cancel(job.pk)
-    ended = value(rendered(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+    ended = value(render_metrics(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
 
     assert (before, after, ended) == (0, 2, 2)
 
@@ -164,8 +164,8 @@ def counters() -> Iterator[list[dict[tuple[str, Labels], float]]]:
             assert later[place] >= before, place
 
 
-def counted() -> dict[tuple[str, Labels], float]:
-    kinds = [family for family in read(rendered()).values() if family.type in ("counter", "histogram")]
+def read_counters() -> dict[tuple[str, Labels], float]:
+    kinds = [family for family in read(render_metrics()).values() if family.type in ("counter", "histogram")]
     return {(s.name, frozenset(s.labels.items())): s.value for family in kinds for s in family.samples}
 
 
@@ -176,12 +176,12 @@ def test_counters_survive_folding_and_pruning(counters: list[Any]) -> None:
         JobMinuteFactory(minute=at, jobs=3, wait_sec=minute / 7, run_sec=minute / 3, run_bucket=minute % 5, retried=1)
     job = job_services.enqueue(SAMPLE_TYPE, {"text": "a"})
     job_services.cancel(job.pk)
-    counters.append(counted())
+    counters.append(read_counters())
     while rollup_compaction.compact_oldest_day(datetime.now(UTC)):
-        counters.append(counted())
+        counters.append(read_counters())
     Job.objects.filter(pk=job.pk).update(retry_of=None)
     Job.objects.filter(pk=job.pk)._raw_delete("default")
-    counters.append(counted())
+    counters.append(read_counters())
 
 
 def test_old_minutes_become_hours_and_then_days_whatever_is_forgotten(counters: list[Any]) -> None:
@@ -191,9 +191,9 @@ def test_old_minutes_become_hours_and_then_days_whatever_is_forgotten(counters: 
         for minute in (0, 1):
             at = now - age + timedelta(minutes=minute)
             JobMinuteFactory(minute=at, worker=f"w{number}", jobs=2, wait_sec=1 / 3, run_sec=1 / 7, recovered=1)
-    counters.append(counted())
+    counters.append(read_counters())
     assert rollup_compaction.run_round() == "3 hours, 1 days"
-    counters.append(counted())
+    counters.append(read_counters())
     assert rollup_compaction.run_round() == "0 hours, 0 days"
 
     kept = [(row.worker, row.jobs) for row in JobMinute.objects.order_by("-minute", "worker")]
@@ -205,7 +205,7 @@ def test_names_that_nobody_declared_share_one_label() -> None:
     for number in range(150):
         JobFactory.create(job_type=f"made-up-{number}", resource=f"pool-{number}", addon_id=f"addon-{number}")
         JobMinuteFactory(job_type=f"made-up-{number}", resource=f"pool-{number}")
-    text = rendered()
+    text = render_metrics()
 
     assert value(text, "jobs_ready", resource="other") == 150
     assert value(text, "jobs_enqueued_total", resource="other", job_type="other") == 300
@@ -228,23 +228,23 @@ def test_a_type_is_known_by_its_present_name() -> None:
     try:
 
         @job("tests.renamed", aliases=["tests.old-name"])
-        def renamed() -> None: ...
+        def run_renamed() -> None: ...
 
         JobFactory.create(job_type="tests.old-name")
-        assert value(rendered(), "jobs_enqueued_total", resource="default", job_type="tests.renamed") == 1
+        assert value(render_metrics(), "jobs_enqueued_total", resource="default", job_type="tests.renamed") == 1
     finally:
         registry._handlers = before
 
 
 def test_label_values_are_escaped() -> None:
     JobFactory.create(addon_id='a"b\\c d')
-    text = rendered()
+    text = render_metrics()
     assert r'addon="a\"b\\c d"' in text
     assert value(text, "jobs_queued", addon='a"b\\c d') == 1
 
 
 def test_a_metric_begins_at_nought() -> None:
-    text = rendered()
+    text = render_metrics()
     for outcome in TERMINAL:
         assert value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome=str(outcome)) == 0
     assert value(text, "jobs_recovered_total") == 0
@@ -252,14 +252,14 @@ def test_a_metric_begins_at_nought() -> None:
 
 
 def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
-    def asked() -> int:
+    def count_statements() -> int:
         with CaptureQueriesContext(connection) as queries:
-            rendered()
+            render_metrics()
         return len(queries)
 
-    baseline = asked()
+    baseline = count_statements()
     everything()
-    assert asked() == baseline <= 7
+    assert count_statements() == baseline <= 7
 
 
 # ------------------------------------------------------------------------------------------- in which format
@@ -268,7 +268,7 @@ def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
 def test_openmetrics_has_the_same_series_as_the_text_format() -> None:
     everything()
     openmetrics = metrics.render(as_openmetrics=True).body.decode()
-    assert comparable(openmetrics_families(openmetrics)) == comparable(text_string_to_metric_families(rendered()))
+    assert comparable(openmetrics_families(openmetrics)) == comparable(text_string_to_metric_families(render_metrics()))
 
 
 def comparable(families: Iterable[Metric]) -> set[tuple[str, Labels, float]]:

@@ -161,5 +161,5 @@ def test_every_metric_is_told_about_in_the_guide() -> None:
         row = next(line for line in guide.splitlines() if line.startswith("|") and f"`{name}`" in line)
         fields = {label.strip() for label in row.split("|")[2].split(",")} - {""}
         assert fields == labels_of(family), name
-    told_names = set(re.findall(r"`(jobs_\w+)`", guide))
-    assert told_names == {name for name, _ in families()}
+    documented_names = set(re.findall(r"`(jobs_\w+)`", guide))
+    assert documented_names == {name for name, _ in families()}

@@ -24,7 +24,7 @@ def test_every_path_answers_the_same_with_and_without_a_slash(route: Route) -> N
     def ask(path: str) -> Any:
         return api.client.generic(route.method, path, b'{"x": 1}', "application/json", headers=api.headers)
 
-    bare = route.filled(absent()).rstrip("/")
+    bare = route.fill_path(absent()).rstrip("/")
     for append_slash in (True, False):
         with override_settings(APPEND_SLASH=append_slash):
             without, slashed = ask(bare), ask(f"{bare}/")

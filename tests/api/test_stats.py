@@ -135,16 +135,16 @@ def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
     api = ApiClient("read", tenant=None)
     api.get("/stats")
 
-    def asked() -> int:
+    def count_statements() -> int:
         with CaptureQueriesContext(connection) as queries:
             assert api.get("/stats").status_code == 200
         return len(queries)
 
-    baseline = asked()
+    baseline = count_statements()
     for status in Status:
         job_in(status, job_type=f"type of {status}", addon_id=f"addon of {status}")
         JobMinuteFactory(job_type=str(status))
-    assert asked() == baseline <= 8
+    assert count_statements() == baseline <= 8
 
 
 # ----------------------------------------------------------------------------- a large census is kept for a moment

@@ -31,7 +31,7 @@ FULL: dict[str, Any] = {
 }
 
 
-def made(api: ApiClient, **fields: Any) -> dict[str, Any]:
+def create_template(api: ApiClient, **fields: Any) -> dict[str, Any]:
     answer = api.post("/job-templates", {**FULL, **fields})
     assert answer.status_code == 201, answer.content
     document: dict[str, Any] = answer.json()
@@ -39,7 +39,7 @@ def made(api: ApiClient, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_template_is_made_as_it_was_said() -> None:
-    template = made(ApiClient())
+    template = create_template(ApiClient())
     assert {name: template[name] for name in FULL} == {**FULL, "priority": 75}
     assert template["tenant"] == "default"
     assert JobTemplate.objects.get().name == "nightly"
@@ -55,7 +55,7 @@ def test_what_a_template_does_not_say_is_null() -> None:
 
 
 def test_reading_takes_read_and_the_rest_takes_admin() -> None:
-    template = made(ApiClient())
+    template = create_template(ApiClient())
     for scopes, status in ((("read",), 200), (("submit", "operate", "work"), 403)):
         assert ApiClient(*scopes).get(f"/job-templates/{template['id']}").status_code == status
         assert ApiClient(*scopes).get("/job-templates").status_code == status
@@ -115,18 +115,18 @@ def test_params_may_be_incomplete_but_not_wrong() -> None:
 
 def test_a_name_is_taken_once_in_a_tenant() -> None:
     everywhere = ApiClient(tenant=None)
-    made(everywhere)
+    create_template(everywhere)
     assert everywhere.post("/job-templates", FULL).json()["code"] == "name_taken"
     assert everywhere.post("/job-templates", FULL).status_code == 409
-    assert made(everywhere, tenant="other")["tenant"] == "other"
-    second = made(everywhere, name="second")
+    assert create_template(everywhere, tenant="other")["tenant"] == "other"
+    second = create_template(everywhere, name="second")
     renamed = everywhere.patch(f"/job-templates/{second['id']}", {"name": "nightly"})
     assert (renamed.status_code, renamed.json()["code"]) == (409, "name_taken")
 
 
 def test_an_edit_changes_what_it_says_and_null_clears() -> None:
     api = ApiClient()
-    template = made(api)
+    template = create_template(api)
     edited = api.patch(
         f"/job-templates/{template['id']}",
         {"priority": None, "resource": None, "target": None, "tags": None, "retry_policy": None, "cost_units": 7},
@@ -141,7 +141,7 @@ def test_an_edit_changes_what_it_says_and_null_clears() -> None:
 
 def test_a_secret_is_masked_and_stays_when_it_comes_back_masked() -> None:
     api = ApiClient()
-    template = made(api, params={"password": "hush", "pages": 3})
+    template = create_template(api, params={"password": "hush", "pages": 3})
     assert template["params"] == {"password": MASK, "pages": 3}
     api.patch(f"/job-templates/{template['id']}", {"params": {**template["params"], "pages": 4}})
     assert JobTemplate.objects.get().params == {"password": "hush", "pages": 4}
@@ -151,7 +151,7 @@ def test_a_secret_is_masked_and_stays_when_it_comes_back_masked() -> None:
 
 def test_a_run_merges_params_key_by_key_and_lets_a_submission_win() -> None:
     api = ApiClient()
-    template = made(api)
+    template = create_template(api)
     answer = api.post(f"/job-templates/{template['id']}/run", {"params": {"pages": 5}, "priority": 10, "tags": ["now"]})
     job = answer.json()
 
@@ -165,7 +165,7 @@ def test_a_run_merges_params_key_by_key_and_lets_a_submission_win() -> None:
 
 def test_a_run_needs_no_body() -> None:
     api = ApiClient()
-    template = made(api)
+    template = create_template(api)
     assert api.post(f"/job-templates/{template['id']}/run").json()["params"] == FULL["params"]
 
 
@@ -175,14 +175,14 @@ def test_a_run_needs_no_body() -> None:
 )
 def test_a_run_says_nothing_that_the_template_decides(body: dict[str, Any]) -> None:
     api = ApiClient()
-    template = made(api)
+    template = create_template(api)
     assert read_error_locations(api.post(f"/job-templates/{template['id']}/run", body)) == [["body", *body]]
     assert not Job.objects.exists()
 
 
 def test_a_run_with_a_key_is_made_once() -> None:
     api = ApiClient()
-    path = f"/job-templates/{made(api)['id']}/run"
+    path = f"/job-templates/{create_template(api)['id']}/run"
     first = api.post(path, {"params": {"pages": 1}}, **{"Idempotency-Key": "k1"})
     again = api.post(path, {"params": {"pages": 1}}, **{"Idempotency-Key": "k1"})
     by_field = api.post(path, {"params": {"pages": 1}, "idempotency_key": "k1"})
@@ -197,7 +197,7 @@ def test_a_run_with_a_key_is_made_once() -> None:
 
 def test_a_template_that_is_in_use_stays() -> None:
     api = ApiClient()
-    template = made(api)
+    template = create_template(api)
     job = api.post(f"/job-templates/{template['id']}/run").json()
     refused = api.delete(f"/job-templates/{template['id']}")
     assert (refused.status_code, refused.json()["code"]) == (409, "in_use")
@@ -251,7 +251,7 @@ def test_the_list_is_newest_first_and_pages_through() -> None:
 
 def test_an_unchanged_template_need_not_be_sent_again() -> None:
     api = ApiClient()
-    path = f"/job-templates/{made(api)['id']}"
+    path = f"/job-templates/{create_template(api)['id']}"
     tag = api.get(path)["ETag"]
     assert api.get(path, **{"If-None-Match": tag}).status_code == 304
     api.patch(path, {"cost_units": 9})

@@ -39,7 +39,7 @@ def place(name: str) -> str:
     return reverse(f"admin:jobscheduler_jobs_{name}")
 
 
-def queued(count: int) -> list[Job]:
+def enqueue_jobs(count: int) -> list[Job]:
     return [job_services.enqueue("sample.add", {"a": number, "b": 0}) for number in range(count)]
 
 
@@ -48,7 +48,7 @@ def order(page: Page) -> list[str]:
 
 
 def test_a_verb_on_the_list_and_on_the_job_page(open_as: Opener, boss: User) -> None:
-    job = queued(2)[0]
+    job = enqueue_jobs(2)[0]
     page = open_as(boss, get_list_url(Job))
     page.locator(f'input[name="_selected_action"][value="{job.pk}"]').check()
     page.get_by_label("Action:").select_option("pause")
@@ -78,7 +78,7 @@ def test_a_running_job_is_paused_and_resumed_by_its_buttons(open_as: Opener, bos
 
 
 def test_a_queue_is_reordered_by_buttons_keys_and_drag(open_as: Opener, boss: User) -> None:
-    a, b, c = [str(job.pk) for job in queued(3)]
+    a, b, c = [str(job.pk) for job in enqueue_jobs(3)]
     page = open_as(boss, place("queue"))
     page.locator(f"#job-{c}").get_by_role("button", name="One place up").click()
     page.wait_for_url(re.compile(f"#job-{c}$"))
@@ -106,7 +106,7 @@ def test_many_jobs_are_retried_after_a_look_at_what_would_happen(open_as: Opener
 
 
 def test_a_list_keeps_itself_fresh_and_stops_while_somebody_chooses(open_as: Opener, boss: User) -> None:
-    first = queued(1)[0]
+    first = enqueue_jobs(1)[0]
     page = open_as(boss, get_list_url(Job))
     page.locator(".jc-live-every").select_option("2")
     job_services.pause(first.pk)
@@ -138,7 +138,7 @@ def test_a_reader_sees_everything_and_is_offered_nothing(open_as: Opener, transa
 
 
 def test_keys_lead_through_the_console(open_as: Opener, boss: User) -> None:
-    queued(1)
+    enqueue_jobs(1)
     page = open_as(boss, place("dashboard"))
     page.keyboard.type("gj")
     page.wait_for_url(f"**{get_list_url(Job)}")
@@ -179,7 +179,7 @@ def test_no_page_breaks_the_policy_or_the_layout_in_light_and_dark(open_as: Open
 
 
 def test_every_verb_works_without_a_script(open_as: Opener, boss: User) -> None:
-    a, b = [str(job.pk) for job in queued(2)]
+    a, b = [str(job.pk) for job in enqueue_jobs(2)]
     page = open_as(boss, place("queue"), java_script_enabled=False)
     page.locator(f"#job-{b}").get_by_role("button", name="First of its priority").click()
     assert order(page) == [b, a]

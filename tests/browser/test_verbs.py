@@ -31,7 +31,7 @@ def act(page: Page, job: Job, action: str) -> None:
     page.get_by_role("button", name="Go").click()
 
 
-def last_said(job: Job) -> tuple[str, str, str]:
+def read_last_event(job: Job) -> tuple[str, str, str]:
     event = list_events(job)[-1]
     return event.kind, event.actor_name, event.reason
 
@@ -44,7 +44,7 @@ def test_a_verb_is_done_from_the_list(open_as: Opener, boss: User, verb: str, is
     page = open_as(boss, get_list_url(Job), java_script_enabled=is_scripted)
     act(page, job, verb)
     expect(page.get_by_text(str(JOB_ACTIONS[verb].done_text % {"count": 1}))).to_be_visible()
-    assert last_said(job) == (event, "boss", "by hand")
+    assert read_last_event(job) == (event, "boss", "by hand")
 
 
 @SCRIPTED
@@ -56,7 +56,7 @@ def test_a_verb_is_done_on_the_jobs_page(open_as: Opener, boss: User, verb: str,
     page.get_by_label("Reason:").fill("by hand")
     page.get_by_role("button", name=str(JOB_ACTIONS[verb].label), exact=True).click()
     expect(page.get_by_text(str(JOB_ACTIONS[verb].done_text % {"count": 1}))).to_be_visible()
-    assert last_said(job) == (event, "boss", "by hand")
+    assert read_last_event(job) == (event, "boss", "by hand")
 
 
 @SCRIPTED

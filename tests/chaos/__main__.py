@@ -24,7 +24,7 @@ TOO_LONG_SEC = 3600
 
 
 def main(arguments: list[str]) -> int:
-    options = parsed(arguments)
+    options = parse_arguments(arguments)
     if options.here:
         return one(options.here, options.database[0], short=options.short)
     broken = 0
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     return 1 if broken else 0
 
 
-def parsed(arguments: list[str]) -> argparse.Namespace:
+def parse_arguments(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"any of {', '.join(SUITES)}; default all")
     parser.add_argument("--database", action="append", choices=DATABASES)

@@ -217,7 +217,7 @@ class Session:
         with suppress(OSError):
             self.far.sendall(read_untyped(self.near))
             while message := read_message(self.near):
-                how = self._cut(message[:1], message[5:])
+                how = self._decide_cut(message[:1], message[5:])
                 if how is Cut.BEFORE:
                     break
                 self.swallow = how
@@ -241,7 +241,7 @@ class Session:
                     self.near.sendall(message)
         hang_up(self.near, self.far)
 
-    def _cut(self, kind: bytes, body: bytes) -> Cut | None:
+    def _decide_cut(self, kind: bytes, body: bytes) -> Cut | None:
         """Follow the statements; at a commit of something written to jobs, ask whether to cut."""
         if kind == b"P":
             name, text, _ = body.split(b"\0", 2)

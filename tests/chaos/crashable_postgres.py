@@ -80,7 +80,7 @@ class Wire:
         self._dead.append(self._alive)
         self._alive = _set()
 
-    def cut(self) -> None:
+    def cut_connections(self) -> None:
         for pair in self._pairs:
             for end in pair:
                 with suppress(OSError):
@@ -89,7 +89,7 @@ class Wire:
 
     def close(self) -> None:
         self.listening.close()
-        self.cut()
+        self.cut_connections()
         for item in (*self._dead, self._alive):
             item.set()
 

@@ -53,14 +53,14 @@ def one_round(verdict: SuiteReport, fleet: Fleet, web: WebProcess, number: int) 
     for job in queued:
         wait_for_status(job.pk, Status.COMPLETED, fleet=fleet)
     expected = [f"job {running.pk}", *(f"number {10 * number + n}" for n in (1, 2, 3, 4))]
-    found = started(fleet, number, str(running.pk))
+    found = list_started(fleet, number, str(running.pk))
     verdict.require(found == expected, f"round {number} ran as {found}")
     results = [answer.get("result") if isinstance(answer, dict) else answer for answer in answers]
     verdict.require(results == [10 * number + 1, 10 * number + 2], f"round {number} answered {answers}")
     return sum(answer.get("waited_ms", 0) for answer in answers if isinstance(answer, dict))
 
 
-def started(fleet: Fleet, number: int, first: str) -> list[str]:
+def list_started(fleet: Fleet, number: int, first: str) -> list[str]:
     """What began in this round, in order."""
     found = []
     for line in sorted(fleet.ledger.read_lines("start"), key=lambda line: line["at"]):
@@ -75,7 +75,7 @@ def waiting() -> int:
     return Lease.objects.filter(kind="DIRECT", granted_at=None, ended_at=None).count()
 
 
-def killed(
+def run_killed(
     fleet: Fleet, chance: random.Random, *, rounds: int, waits: bool = False, housekeeping: bool = True
 ) -> SuiteReport:
     """The web process dies in the middle of a direct call, or while it waits: the queue goes on within the lease."""

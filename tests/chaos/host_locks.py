@@ -70,7 +70,7 @@ def run(
     return verdict
 
 
-def unordered(fleet: Fleet, chance: random.Random, *, rounds: int) -> SuiteReport:
+def run_unordered(fleet: Fleet, chance: random.Random, *, rounds: int) -> SuiteReport:
     """Workers record and wait for limits in one transaction: a job that ends while the host holds a limit shows it.
 
     The host holds it for longer than any job takes. With one slot nothing else of the same worker ends first.

@@ -74,7 +74,7 @@ def run(
     return verdict
 
 
-def unguarded(fleet: Fleet, chance: random.Random, *, jobs: int, direct: int) -> SuiteReport:
+def run_unguarded(fleet: Fleet, chance: random.Random, *, jobs: int, direct: int) -> SuiteReport:
     """Take the protection out. Both ways of asking must show; and under READ COMMITTED nothing does."""
     load, kind = Load(jobs, direct, longest_sec=0.3), "unguarded_isolation"
     control, found = SuiteReport(), SuiteReport()

@@ -127,7 +127,7 @@ def judge_recoveries(verdict: SuiteReport) -> None:
 def judge_ledger(verdict: SuiteReport, storm: Storm, order: dict[UUID, str]) -> None:
     """Only a process that stood still may have run beside its successor."""
     first = first_of_chains()
-    ran = [ended(call, storm.died) for call in storm.fleet.ledger.list_calls() if call.pid not in storm.stopped]
+    ran = [close_call(call, storm.died) for call in storm.fleet.ledger.list_calls() if call.pid not in storm.stopped]
     verdict.broken += find_overlaps(ran, lambda call: first[UUID(call.job)])
     verdict.broken += find_overlaps([call for call in ran if call.facts["lane"]], lambda call: call.facts["lane"])
     completed = JobEvent.objects.filter(kind=EventKind.COMPLETED).order_by("id").values_list("job_id", flat=True)
@@ -137,7 +137,7 @@ def judge_ledger(verdict: SuiteReport, storm: Storm, order: dict[UUID, str]) -> 
         verdict.require([item for item in done if order[item] == lane] == wanted, f"{lane}: not in order")
 
 
-def ended(stretch: HandlerCall, died: dict[int, float]) -> HandlerCall:
+def close_call(stretch: HandlerCall, died: dict[int, float]) -> HandlerCall:
     return replace(stretch, end=died.get(stretch.pid, NEVER)) if stretch.end == NEVER else stretch
 
 

@@ -97,7 +97,9 @@ class Crew(RandomVerbs):
 
     def one_of_these(self, turn: int) -> Callable[[], None]:
         if self.chance.random() < 0.35:
-            return self.chance.choice((self.submit, self.submit, self.submit_group, self.move, self.shut, self.open))
+            return self.chance.choice(
+                (self.submit, self.submit, self.submit_group, self.move, self.pause_target, self.unpause_target)
+            )
         return super().one_of_these(turn)
 
     def submit(self) -> None:
@@ -115,10 +117,10 @@ class Crew(RandomVerbs):
         way: dict[str, Any] = self.chance.choice(({"before": other}, {"after": other}, {"to": "top"}, {"to": "bottom"}))
         job_services.move(one, actor=self.actor, **way)
 
-    def shut(self) -> None:
+    def pause_target(self) -> None:
         targets.pause(self._lane(), actor=self.actor)
 
-    def open(self) -> None:
+    def unpause_target(self) -> None:
         targets.unpause(self._lane(), actor=self.actor)
 
     def _lane(self) -> str:

@@ -38,7 +38,7 @@ def run(
     workers = fleet.start_many(2, "--concurrency=4", settings=PATIENT)
     long_ones = [job_services.enqueue("sample.sleepy", {"seconds": 6}).pk for _ in range(2)]
     with Stream(chance) as stream:
-        for trouble in [crash] * crashes + [cut] * cuts:
+        for trouble in [crash] * crashes + [cut_sessions] * cuts:
             wait_until(lambda: stream.grows(20), what=fleet.logs, forgiving=True)
             watches = [Watch(worker) for worker in workers]
             trouble(verdict, server, down_sec, watches)
@@ -65,7 +65,7 @@ def crash(verdict: SuiteReport, server: Server, down_sec: float, watches: list[W
     server.start()
 
 
-def cut(verdict: SuiteReport, server: Server, down_sec: float, watches: list[Watch]) -> None:
+def cut_sessions(verdict: SuiteReport, server: Server, down_sec: float, watches: list[Watch]) -> None:
     """The server ends all sessions but ours; it stays up."""
     wait_until(cut_everybody_off, forgiving=True)
 
@@ -187,11 +187,11 @@ def judge_back(verdict: SuiteReport, fleet: Fleet) -> None:
 def pick_up(fleet: Fleet) -> float:
     made: list[UUID] = []
 
-    def submitted() -> bool:
+    def try_submit() -> bool:
         made.append(job_services.enqueue("sample.noop", priority="URGENT").pk)
         return True
 
-    wait_until(submitted, forgiving=True)
+    wait_until(try_submit, forgiving=True)
     ended = Job.objects.filter(pk=made[-1], status=Status.COMPLETED)
     wait_until(ended.exists, 60, fleet.logs, forgiving=True)
     times = [get_event(made[-1], kind).at for kind in (EventKind.SUBMITTED, EventKind.RUNNING)]
@@ -233,12 +233,12 @@ def judge_nothing_lost(
     verdict.broken += [f"job {job.pk}: {job.status_reason}" for job in expired.exclude(status_reason="lease expired")]
     calls = [call.job for call in fleet.ledger.list_calls()]
     verdict.broken += [
-        f"{told(item, fleet)} ran {calls.count(item)} times" for item in set(calls) if calls.count(item) > 1
+        f"{describe_job(item, fleet)} ran {calls.count(item)} times" for item in set(calls) if calls.count(item) > 1
     ]
     verdict.broken += [f"{worker.log_path.name} ended" for worker in workers if not worker.alive]
 
 
-def told(job_id: Any, fleet: Fleet) -> str:
+def describe_job(job_id: Any, fleet: Fleet) -> str:
     """A job with its trail, and what the workers said of it."""
     trail = JobEvent.objects.filter(job_id=job_id).order_by("id").values_list("kind", "at", "reason")
     steps = "; ".join(f"{kind} {at:%H:%M:%S.%f} {reason}" for kind, at, reason in trail)

@@ -35,12 +35,12 @@ def run(fleet: Fleet, chance: random.Random, *, seconds: int) -> SuiteReport:
     _, written = tokens.create("schemathesis", tenant=None, scopes=["admin"])
     with server(fleet) as (url, log):
         document = fleet.home / "openapi.json"
-        document.write_text(json.dumps(told_what_there_is(read(f"{url}/api/openapi.json"))))
+        document.write_text(json.dumps(add_examples(read(f"{url}/api/openapi.json"))))
         output = ask(fleet, document, url, written, seconds, chance.randrange(2**31))
         errors = [line for line in log.read_text().splitlines() if "ERROR" in line or "Traceback" in line]
-    verdict.require(output.returncode == 0, f"schemathesis says:\n{shortened(output.stdout + output.stderr)}")
+    verdict.require(output.returncode == 0, f"schemathesis says:\n{shorten(output.stdout + output.stderr)}")
     verdict.require(not errors, f"the server logged errors: {errors[:5]}")
-    verdict.note(**counted(output.stdout))
+    verdict.note(**count_cases(output.stdout))
     return verdict
 
 
@@ -56,7 +56,7 @@ def ask(
     )
 
 
-def told_what_there_is(document: dict[str, Any]) -> dict[str, Any]:
+def add_examples(document: dict[str, Any]) -> dict[str, Any]:
     """Chance alone would hardly ever name a job type or an id that exists."""
     known = [str(factories.job_in(status, target=f"lane {n}").pk) for n, status in enumerate(Status)]
     types = [name for name in registry.names() if name.startswith("sample.")]
@@ -98,12 +98,12 @@ def read(url: str) -> Any:
         return json.load(answer)
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Its tracebacks quote whole modules in one line."""
     return "\n".join(line[:300] for line in text.splitlines())[-20_000:]
 
 
-def counted(text: str) -> dict[str, object]:
+def count_cases(text: str) -> dict[str, object]:
     found = re.findall(r"(\d[\d,]*) (generated|passed|unique failures|operations)", text)
     return {name.replace(" ", "_"): int(number.replace(",", "")) for number, name in found}
 

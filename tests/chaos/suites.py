@@ -60,7 +60,7 @@ SUITES: dict[str, Suite] = {
     ),
     "isolation-unguarded": Suite(
         "isolation",
-        "unguarded",
+        "run_unguarded",
         databases=POSTGRES,
         must_break=True,
         long={"jobs": 300, "direct": 20},
@@ -69,7 +69,7 @@ SUITES: dict[str, Suite] = {
     "host_locks": Suite("host_locks", long={"rounds": 1000}, small={"rounds": 20}),
     "host_locks-unordered": Suite(
         "host_locks",
-        "unordered",
+        "run_unordered",
         databases=POSTGRES,
         must_break=True,
         long={"rounds": 60},
@@ -85,7 +85,7 @@ SUITES: dict[str, Suite] = {
     ),
     "remote": Suite("remote", long={"jobs": 2000, "lanes": 40}, small={"jobs": 80, "lanes": 8}),
     "direct": Suite("direct", long={"rounds": 100}, small={"rounds": 4}),
-    "direct-killed": Suite("direct", "killed", long={"rounds": 20}, small={"rounds": 1}),
+    "direct-killed": Suite("direct", "run_killed", long={"rounds": 20}, small={"rounds": 1}),
     "capacity": Suite("capacity", long={"jobs": 2000}, small={"jobs": 60}),
     "capacity-unlocked": Suite(
         "capacity",

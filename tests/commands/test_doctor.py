@@ -39,7 +39,7 @@ TOPICS = {
 }
 
 
-def said(level: str, topic: str) -> str:
+def read_findings(level: str, topic: str) -> str:
     """What the doctor says of a topic at this level; empty, if nothing."""
     found = call("doctor", "--json").json["findings"]
     return " ".join(item["message"] for item in found if (item["level"], item["topic"]) == (level, topic))
@@ -58,7 +58,7 @@ def test_a_sound_deployment_is_told_topic_by_topic_and_exits_0() -> None:
 
 
 def test_warnings_fail_only_if_asked() -> None:
-    assert said("warning", "workers") == "none is running"
+    assert read_findings("warning", "workers") == "none is running"
     assert [call("doctor", *level).code for level in ([], ["--fail-level", "warning"])] == [0, 1]
 
 
@@ -66,21 +66,21 @@ def test_jobs_that_nobody_takes_are_an_error() -> None:
     made = enqueue("system.noop")
     Job.objects.filter(pk=made.pk).update(created_at=timezone.now() - timedelta(minutes=5))
     worker(heartbeat_at=timezone.now() - timedelta(hours=1))
-    assert said("error", "workers") == "none is running"
+    assert read_findings("error", "workers") == "none is running"
     assert call("doctor").code == 1
 
 
 def test_stuck_slots_idle_slots_and_mixed_versions_are_named() -> None:
     worker(slots=3, stuck=2)
     worker(name="v", version="2")
-    assert said("warning", "workers") == "2 slots are stuck of several versions: 1, 2"
-    assert said("warning", "limits") == "workers have 4 slots, the global limit is 1: the rest stay idle"
+    assert read_findings("warning", "workers") == "2 slots are stuck of several versions: 1, 2"
+    assert read_findings("warning", "limits") == "workers have 4 slots, the global limit is 1: the rest stay idle"
 
 
 def test_a_lease_that_nobody_recovers_is_an_error() -> None:
     taken = claim(enqueue("system.noop"))
     Job.objects.filter(pk=taken.pk).update(lease_expires_at=timezone.now() - timedelta(hours=1))
-    assert said("error", "leases") == "1 job has an expired lease"
+    assert read_findings("error", "leases") == "1 job has an expired lease"
 
 
 def test_schedules_that_nobody_fires_and_broken_ones_are_named() -> None:
@@ -89,16 +89,16 @@ def test_schedules_that_nobody_fires_and_broken_ones_are_named() -> None:
     rows = Schedule.objects
     rows.filter(name="late").update(next_fire_at=timezone.now() - timedelta(hours=1))
     rows.filter(name="broken").update(enabled=False, next_fire_at=None, disabled_reason="broken: no such zone")
-    assert said("error", "schedules") == "1 is overdue by more than a minute"
-    assert said("warning", "schedules") == "1 is broken and was disabled"
+    assert read_findings("error", "schedules") == "1 is overdue by more than a minute"
+    assert read_findings("warning", "schedules") == "1 is broken and was disabled"
 
 
 def test_secrets_that_cannot_be_read_are_an_error() -> None:
     with override_settings(JOBSCHEDULER={"WEBHOOK_SECRET_KEY": "a key of its own, now lost"}):
         webhooks.create("https://example.com/", ["job.completed"])
     assert WebhookEndpoint.objects.exists()
-    assert said("error", "webhooks") == "the secret of 1 cannot be decrypted"
-    assert said("warning", "webhooks") == "secrets are encrypted with SECRET_KEY"
+    assert read_findings("error", "webhooks") == "the secret of 1 cannot be decrypted"
+    assert read_findings("warning", "webhooks") == "secrets are encrypted with SECRET_KEY"
 
 
 def test_settings_that_make_no_sense_are_told_and_nothing_breaks() -> None:
@@ -110,20 +110,20 @@ def test_settings_that_make_no_sense_are_told_and_nothing_breaks() -> None:
 def test_files_that_were_not_collected_are_an_error(tmp_path: Any) -> None:
     storages = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"}}
     with override_settings(STORAGES=storages, STATIC_ROOT=str(tmp_path), DEBUG=False):
-        assert said("error", "static") == "the console's files have not been collected"
+        assert read_findings("error", "static") == "the console's files have not been collected"
 
 
 def test_files_that_are_served_uncollected_are_a_warning(tmp_path: Any) -> None:
     storages = {"staticfiles": {"BACKEND": "jobscheduler.static.OptionalManifestStorage"}}
     with override_settings(STORAGES=storages, STATIC_ROOT=str(tmp_path), DEBUG=False):
-        assert said("warning", "static") == "not collected; served from the apps' own folders"
+        assert read_findings("warning", "static") == "not collected; served from the apps' own folders"
 
 
 @pytest.mark.parametrize("nowhere", [{"STATIC_ROOT": ""}, {"STATIC_URL": None}], ids=str)
 def test_static_files_that_have_no_place_are_an_error(nowhere: dict[str, Any]) -> None:
     storages = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"}}
     with override_settings(STORAGES=storages, DEBUG=False, **nowhere):
-        assert next(iter(nowhere)) in said("error", "static")
+        assert next(iter(nowhere)) in read_findings("error", "static")
 
 
 def test_a_workers_health_check_asks_for_the_worker_of_its_own_host_and_nothing_else() -> None:
@@ -160,4 +160,4 @@ def test_a_database_without_tables_or_without_an_answer_is_told_in_lines(url: st
 @pytest.mark.pg_only
 def test_the_clock_of_a_server_is_compared_with_the_hosts() -> None:
     assert connection.vendor == "postgresql"
-    assert "differs from this host's by" in said("ok", "clock")
+    assert "differs from this host's by" in read_findings("ok", "clock")

@@ -25,14 +25,14 @@ ME = ProcessIdentity.current("a-worker")
 GONE = replace(ME, started="1")
 
 
-def expired(owner: ProcessIdentity, **fields: Any) -> Job:
+def create_expired_job(owner: ProcessIdentity, **fields: Any) -> Job:
     ago = clock.now() - timedelta(hours=1)
     lease = {"lease_owner": owner.slot_owner(0), "lease_expires_at": ago, "heartbeat_at": ago}
     return JobFactory.create(running=True, **lease, **fields)
 
 
 def test_recover_ends_and_retries_what_a_dead_worker_left() -> None:
-    job = expired(GONE)
+    job = create_expired_job(GONE)
 
     assert call("recover").out == "1 job recovered.\n"
 
@@ -54,7 +54,7 @@ def test_recover_leaves_a_live_lease_alone() -> None:
 def test_recover_does_not_believe_the_wall_clock_while_the_steady_one_says_the_worker_beats() -> None:
     """On SQLite the database's clock is the host's, and it may have jumped."""
     boot = read_beat_clock().partition("/")[0]
-    expired(ME, beat_clock=read_beat_clock())
+    create_expired_job(ME, beat_clock=read_beat_clock())
     assert call("recover").out == "0 jobs recovered.\n"
 
     Job.objects.update(beat_clock=f"{boot}/-100000.000")
@@ -62,13 +62,13 @@ def test_recover_does_not_believe_the_wall_clock_while_the_steady_one_says_the_w
 
 
 def test_as_a_process_recover_says_how_many(process_env: dict[str, str]) -> None:
-    expired(GONE)
+    create_expired_job(GONE)
 
     assert run_process(process_env, "recover").out == "1 job recovered.\n"
 
 
 def test_tick_runs_every_duty_once_and_prints_its_word() -> None:
-    expired(GONE)
+    create_expired_job(GONE)
 
     result = call("tick")
 

@@ -21,13 +21,13 @@ from tests.support.snapshots import dump_tables, list_events
 pytestmark = pytest.mark.django_db
 
 
-def listed(*words: object) -> list[str]:
+def list_job_ids(*words: object) -> list[str]:
     result = call("jobs", "list", "--json", *words)
     assert result.code == 0, result.err
     return [item["id"] for item in result.json]
 
 
-def changed(verb: str, *words: object) -> list[str]:
+def change_jobs(verb: str, *words: object) -> list[str]:
     result = call("jobs", verb, "--json", *words)
     assert result.code == 0, result.err
     return [*result.json["changed"], *result.json["asked"]]
@@ -39,7 +39,7 @@ def changed(verb: str, *words: object) -> list[str]:
 def test_list_shows_the_newest_first_and_no_more_than_the_limit() -> None:
     jobs = [JobFactory.create() for _ in range(4)]
 
-    assert listed("--limit", 3) == [str(job.pk) for job in jobs[:0:-1]]
+    assert list_job_ids("--limit", 3) == [str(job.pk) for job in jobs[:0:-1]]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_list_filters_by_what_a_job_is(words: list[str]) -> None:
     create_old_job(age=timedelta(hours=3), tags=["re", "red2", "sea"])
     JobFactory.create(id=make_id(clock.now() - timedelta(hours=2, minutes=5)), completed=True)
 
-    assert listed(*words) == [str(odd.pk)]
+    assert list_job_ids(*words) == [str(odd.pk)]
 
 
 def test_list_without_a_filter_shows_a_line_each() -> None:
@@ -86,11 +86,11 @@ def test_list_looks_only_so_far_back_for_what_no_index_leads_to(monkeypatch: pyt
     live = JobFactory.create(job_type="odd")
     newer = [JobFactory.create() for _ in range(3)]
 
-    assert listed("--type=odd") == []
+    assert list_job_ids("--type=odd") == []
     assert "newest" in call("jobs", "list", "--type=odd").err
-    assert listed("--type=odd", "--since=1h") == [str(live.pk), str(oldest.pk)]
-    assert listed("--type=odd", "--status=QUEUED") == [str(live.pk)]
-    assert len(listed()) == len(newer) + 2
+    assert list_job_ids("--type=odd", "--since=1h") == [str(live.pk), str(oldest.pk)]
+    assert list_job_ids("--type=odd", "--status=QUEUED") == [str(live.pk)]
+    assert len(list_job_ids()) == len(newer) + 2
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_verb_by_filter_begins_only_where_it_can() -> None:
     JobFactory.create(job_type="odd", completed=True)
     JobFactory.create()
 
-    assert changed("cancel", "--type=odd") == [str(job.pk) for job in (*waiting, running)]
+    assert change_jobs("cancel", "--type=odd") == [str(job.pk) for job in (*waiting, running)]
 
     assert Job.objects.filter(status=Status.CANCELLED).count() == 3
     running.refresh_from_db()
@@ -294,15 +294,15 @@ def test_a_dry_run_by_id_foretells_the_same_as_the_real_run() -> None:
 def test_retry_by_filter_means_failures_unless_it_says_otherwise() -> None:
     failed, done = JobFactory.create(failed=True), JobFactory.create(completed=True)
 
-    assert changed("retry", "--type=tests.note", "--dry-run") == [str(failed.pk)]
-    assert changed("retry", "--status=COMPLETED", "--dry-run") == [str(done.pk)]
+    assert change_jobs("retry", "--type=tests.note", "--dry-run") == [str(failed.pk)]
+    assert change_jobs("retry", "--status=COMPLETED", "--dry-run") == [str(done.pk)]
 
 
 def test_retry_by_filter_reruns_each_chain_once() -> None:
     first = JobFactory.create(failed=True)
     second = JobFactory.create(failed=True, retry_of=first)
 
-    assert changed("retry", "--status=FAILED") == [str(second.pk)]
+    assert change_jobs("retry", "--status=FAILED") == [str(second.pk)]
     assert Job.objects.filter(retry_of=second).count() == 1
 
 
@@ -310,14 +310,14 @@ def test_since_and_limit_bound_what_a_verb_changes() -> None:
     create_old_job(age=timedelta(hours=2), failed=True)
     recent = [JobFactory.create(failed=True) for _ in range(3)]
 
-    assert changed("retry", "--status=FAILED", "--since=1h", "--limit=2") == [str(job.pk) for job in recent[:2]]
+    assert change_jobs("retry", "--status=FAILED", "--since=1h", "--limit=2") == [str(job.pk) for job in recent[:2]]
 
 
 def test_a_walk_over_many_chunks_changes_each_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_actions, "CHUNK_SIZE", 2)
     jobs = [JobFactory.create(failed=True) for _ in range(5)]
 
-    assert changed("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
+    assert change_jobs("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
     assert Job.objects.count() == 10
 
 
@@ -332,7 +332,7 @@ def test_what_is_submitted_during_a_walk_is_not_part_of_it(monkeypatch: pytest.M
         return retry(job_id, **how)
 
     monkeypatch.setitem(bulk_actions.ACTIONS, "retry", fails_again)
-    assert changed("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
+    assert change_jobs("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
 
 
 def test_release_by_filter_leaves_those_that_wait_for_their_predecessor() -> None:

@@ -47,7 +47,7 @@ def totals() -> dict[str, int]:
     return {status: jobs for status, jobs in live_counts.count_jobs().by_status().items() if status in TERMINAL}
 
 
-def left() -> set[UUID]:
+def list_job_ids() -> set[UUID]:
     return set(Job.objects.values_list("pk", flat=True))
 
 
@@ -57,7 +57,7 @@ def test_an_ended_job_goes_with_all_that_belongs_to_it_and_a_young_one_stays() -
 
     assert prune()["jobs"] == 1
 
-    assert left() == {young.pk}
+    assert list_job_ids() == {young.pk}
     assert set(JobRun.objects.values_list("job_id", flat=True)) == {young.pk}
     assert set(JobEvent.objects.values_list("job_id", flat=True)) == {young.pk}
     assert set(JobLog.objects.values_list("job_id", flat=True)) == {young.pk}
@@ -68,7 +68,7 @@ def test_a_live_job_stays_however_old(status: str) -> None:
     job = create_old_job(age=OLD, **{status: True})
 
     assert prune()["jobs"] == 0
-    assert left() == {job.pk}
+    assert list_job_ids() == {job.pk}
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "skipped", "cancelled"])
@@ -82,7 +82,7 @@ def test_a_job_that_waited_for_months_and_ended_lately_is_young() -> None:
     job = create_ended_job(age=OLD, ended=YOUNG)
 
     assert prune()["jobs"] == 0
-    assert left() == {job.pk}
+    assert list_job_ids() == {job.pk}
 
 
 def test_a_failure_that_blocks_its_target_stays_until_it_is_resolved() -> None:
@@ -102,7 +102,7 @@ def test_a_chain_goes_as_a_whole() -> None:
     create_ended_job(age=OLD - timedelta(days=2), retry_of=second)
 
     assert prune()["jobs"] == 3
-    assert not left()
+    assert not list_job_ids()
 
 
 @pytest.mark.parametrize("tail", ["live", "young", "blocking"])
@@ -117,7 +117,7 @@ def test_a_chain_stays_as_a_whole_while_its_tail_must(tail: str) -> None:
         third = create_old_job(age=OLD, failed=True, target="book-1", retry_of=second)
 
     assert prune()["jobs"] == 0
-    assert left() == {first.pk, second.pk, third.pk}
+    assert list_job_ids() == {first.pk, second.pk, third.pk}
 
 
 # ---------------------------------------------------------------------- groups
@@ -139,7 +139,7 @@ def test_a_group_goes_as_a_whole_with_its_retries() -> None:
     failed = member(group, 1, failed=True)
     member(group, 1, retry_of=failed)
 
-    assert (prune()["jobs"], JobGroup.objects.count(), left()) == (3, 0, set())
+    assert (prune()["jobs"], JobGroup.objects.count(), list_job_ids()) == (3, 0, set())
 
 
 @pytest.mark.parametrize("reason", ["open", "young end", "young member", "blocking member"])
@@ -152,21 +152,21 @@ def test_a_group_stays_as_a_whole_while_one_of_it_must(reason: str) -> None:
         member(group, 1, ended=YOUNG)
     if reason == "blocking member":
         member(group, 1, failed=True, target="book-1")
-    before = left()
+    before = list_job_ids()
 
     result = prune()
 
     assert (result["jobs"], result["groups"]) == (0, 0)
-    assert left() == before
+    assert list_job_ids() == before
 
 
 # ---------------------------------------------------------------------- what others keep
 
 
 @contextmanager
-def kept(*ids: UUID) -> Iterator[None]:
+def veto_removal(*ids: UUID) -> Iterator[None]:
     def veto(asked: Sequence[UUID]) -> Iterable[UUID]:
-        return [statement for statement in asked if statement in ids]
+        return [job_id for job_id in asked if job_id in ids]
 
     retention.register_veto(veto)
     try:
@@ -182,9 +182,9 @@ def test_a_keeper_keeps_the_whole_chain_and_the_whole_group() -> None:
     group, other = old_group(), old_group()
     members = [member(group, 0), member(group, 1), member(other, 0)]
 
-    with kept(second.pk, members[1].pk, other.pk):
+    with veto_removal(second.pk, members[1].pk, other.pk):
         assert prune()["jobs"] == 1
-        assert left() == {first.pk, second.pk, *(job.pk for job in members)}
+        assert list_job_ids() == {first.pk, second.pk, *(job.pk for job in members)}
     assert prune()["jobs"] == 5
 
 
@@ -217,7 +217,7 @@ def test_a_constraint_we_know_nothing_of_keeps_its_job_and_no_other() -> None:
             cursor.execute("INSERT INTO stranger VALUES (%s)", [key])
 
             assert prune()["jobs"] == 2
-            assert left() == {jobs[1].pk}
+            assert list_job_ids() == {jobs[1].pk}
             assert JobEvent.objects.filter(job=jobs[1]).count() == 2
         finally:
             cursor.execute("DROP TABLE stranger")
@@ -246,8 +246,8 @@ def test_a_chain_that_somebody_is_busy_with_is_left_alone() -> None:
     finally:
         done.set()
         thread.join()
-    assert left() == {first.pk, second.pk}
-    assert other.pk not in left()
+    assert list_job_ids() == {first.pk, second.pk}
+    assert other.pk not in list_job_ids()
 
 
 # ---------------------------------------------------------------------- dry run, batches, the other tables
@@ -283,7 +283,7 @@ def test_many_batches_prune_all_and_only_what_is_old(monkeypatch: pytest.MonkeyP
             member(group, place)
 
     assert prune()["jobs"] == 22
-    assert left() == stays
+    assert list_job_ids() == stays
 
 
 def test_totals_stay_while_old_minutes_become_days() -> None:

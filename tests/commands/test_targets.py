@@ -98,14 +98,14 @@ def test_list_narrows_by_tenant_pause_block_and_limit() -> None:
     TargetFactory.create(key="c")
     JobFactory.create(failed=True, target="c")
 
-    def listed(*words: str) -> list[str]:
+    def list_keys(*words: str) -> list[str]:
         return [item["key"] for item in call("targets", "list", "--json", *words).json]
 
-    assert listed() == ["a", "b", "c"]
-    assert listed("--tenant=acme") == ["a"]
-    assert listed("--paused") == ["b"]
-    assert listed("--blocked") == ["c"]
-    assert listed("--limit=2") == ["a", "b"]
+    assert list_keys() == ["a", "b", "c"]
+    assert list_keys("--tenant=acme") == ["a"]
+    assert list_keys("--paused") == ["b"]
+    assert list_keys("--blocked") == ["c"]
+    assert list_keys("--limit=2") == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,12 @@ def allowed() -> Iterator[Any]:
             stack.enter_context(override_settings(JOBSCHEDULER={"SYSTEM_JOB_TYPES": True, **fields}))
 
         tell(COMMAND_ALLOW=["check", "sample_talk", "sample_exit", "sample_sleep"], WEBHOOK_ALLOW_PRIVATE=True)
-        with registered():
+        with register_types():
             yield tell
 
 
 @contextmanager
-def registered() -> Iterator[None]:
+def register_types() -> Iterator[None]:
     before = registry._handlers
     job("system.command")(jobs.command)
     job("system.http")(calling.send_request)
@@ -116,7 +116,10 @@ def test_the_types_exist_only_where_the_setting_is_on() -> None:
 def test_a_real_worker_ends_the_command_of_a_job_that_is_cancelled(process_env: dict[str, str], tmp_path: Path) -> None:
     env = {**process_env, "JOBSCHEDULER_SYSTEM_JOB_TYPES": "True", "JOBSCHEDULER_COMMAND_ALLOW": "sample_sleep"}
     note = tmp_path / "pid"
-    with override_settings(JOBSCHEDULER={"SYSTEM_JOB_TYPES": True, "COMMAND_ALLOW": ["sample_sleep"]}), registered():
+    with (
+        override_settings(JOBSCHEDULER={"SYSTEM_JOB_TYPES": True, "COMMAND_ALLOW": ["sample_sleep"]}),
+        register_types(),
+    ):
         made = enqueue("system.command", {"command": "sample_sleep", "args": [str(note)]})
     with Fleet(env, tmp_path) as fleet:
         fleet.start()

@@ -165,11 +165,11 @@ def test_a_backend_has_options_for_all_its_tasks_and_a_task_has_its_own() -> Non
     tasks.add.using(backend="press").enqueue(1)
     pressed = Job.objects.get()
     assert (pressed.max_retries, pressed.tenant) == (1, "press")
-    result = tasks.printed.using(max_retries=4, run_after=timezone.now()).enqueue()
+    result = tasks.print_all.using(max_retries=4, run_after=timezone.now()).enqueue()
     job = Job.objects.get(pk=result.id)
     assert (job.target, job.max_retries, job.max_runtime_sec, job.resource) == ("press", 4, 60, "printer")
     assert job.tags == ["a", "b"]
-    found = tasks.printed.get_result(result.id).task
+    found = tasks.print_all.get_result(result.id).task
     assert (found.target, found.max_retries, found.queue_name) == ("press", 4, "default")
 
 
@@ -250,25 +250,25 @@ def test_the_async_words_do_the_same() -> None:
 
 
 def test_the_signals_tell_of_each_step_with_the_result_as_it_is() -> None:
-    with heard() as told:
+    with record_signals() as received:
         tasks.add.enqueue(1)
         drain()
-    assert told == [("enqueued", "READY", 0, 0), ("started", "RUNNING", 1, 0), ("finished", "SUCCESSFUL", 1, 0)]
+    assert received == [("enqueued", "READY", 0, 0), ("started", "RUNNING", 1, 0), ("finished", "SUCCESSFUL", 1, 0)]
 
 
 @pytest.mark.parametrize("task", [tasks.hopeless, tasks.fail_later], ids=["sync", "async"])
 def test_the_end_of_a_failure_is_told_while_it_is_handled(task: Any) -> None:
-    with heard() as told:
+    with record_signals() as received:
         task.enqueue()
         drain()
-    assert told[-1] == ("finished", "FAILED", 1, 1, "NoRetry" if task is tasks.hopeless else "LookupError")
+    assert received[-1] == ("finished", "FAILED", 1, 1, "NoRetry" if task is tasks.hopeless else "LookupError")
 
 
 def test_an_attempt_that_will_be_retried_is_not_the_end() -> None:
-    with heard() as told:
+    with record_signals() as received:
         tasks.fail.enqueue(1)
         drain()
-    assert [item[0] for item in told] == ["enqueued", "started"]
+    assert [item[0] for item in received] == ["enqueued", "started"]
 
 
 def test_a_receiver_that_fails_does_not_fail_the_task() -> None:
@@ -331,12 +331,12 @@ def test_a_real_worker_process_runs_tasks(process_env: dict[str, str], tmp_path:
     with Fleet(process_env, tmp_path) as fleet:
         fleet.start()
 
-        def done() -> bool:
+        def all_finished() -> bool:
             for result in results:
                 result.refresh()
             return all(result.is_finished for result in results)
 
-        wait_until(done, what=fleet.logs)
+        wait_until(all_finished, what=fleet.logs)
     assert [result.return_value for result in results] == [42, 2, "elsewhere"]
 
 
@@ -351,7 +351,7 @@ def elsewhere() -> str:
 
 
 @contextmanager
-def heard() -> Iterator[list[tuple[Any, ...]]]:
+def record_signals() -> Iterator[list[tuple[Any, ...]]]:
     """What the signals said, in order; of a failure also the exception that was being handled."""
     received: list[tuple[Any, ...]] = []
 

@@ -61,8 +61,8 @@ def elsewhere(*args: Any, **kwargs: Any) -> list[Any]:
     return [list(args), kwargs]
 
 
-SAID = {"priority": 0, "backend": "default", "queue_name": "default", "run_after": None, "takes_context": False}
-STANDARD = StandardTask(func=tasks.add.func, **SAID)
+DEFAULTS = {"priority": 0, "backend": "default", "queue_name": "default", "run_after": None, "takes_context": False}
+STANDARD = StandardTask(func=tasks.add.func, **DEFAULTS)
 
 
 class InATestCase(TestCase):

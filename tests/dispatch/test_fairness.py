@@ -28,7 +28,7 @@ AGING = {**NO_LIMIT, "FAIRNESS_POLICY": "jobs.policies.fairness.Aging"}
 SHARES = {**NO_LIMIT, "FAIRNESS_POLICY": "tests.sample_app.policies.by_addon"}
 
 
-def waited(job: Job, seconds: float) -> Job:
+def age_job(job: Job, seconds: float) -> Job:
     Job.objects.filter(pk=job.pk).update(created_at=timezone.now() - timedelta(seconds=seconds))
     return Job.objects.get(pk=job.pk)
 
@@ -42,24 +42,24 @@ def priority(job: Job) -> int:
 
 @override_settings(JOBSCHEDULER=AGING)
 def test_a_waiting_job_rises_and_the_event_says_from_where_to_where() -> None:
-    old, new = waited(job_services.enqueue(TYPE, priority="LOW"), 130), job_services.enqueue(TYPE, priority="LOW")
+    old, new = age_job(job_services.enqueue(TYPE, priority="LOW"), 130), job_services.enqueue(TYPE, priority="LOW")
     assert PriorityAging().run_round() == 1
     found = Job.objects.get(pk=old.pk)
     assert (found.priority, found.base_priority, priority(new)) == (35, 25, 25)
     last = list_events(old)[-1]
     assert (last.kind, last.reason, last.data) == ("AGED", "has waited 130 s", {"from": 25, "to": 35})
     assert PriorityAging().run_round() == 0, "once per step"
-    waited(old, 400)
+    age_job(old, 400)
     assert PriorityAging().run_round() == 1
     assert priority(old) == 55
-    waited(old, 1e6)
+    age_job(old, 1e6)
     PriorityAging().run_round()
     assert priority(old) == 100
 
 
 @override_settings(JOBSCHEDULER=AGING)
 def test_it_overtakes_what_came_later() -> None:
-    low = waited(job_services.enqueue(TYPE, priority="LOW"), 900)
+    low = age_job(job_services.enqueue(TYPE, priority="LOW"), 900)
     for _ in range(5):
         job_services.enqueue(TYPE, priority="URGENT")
     runner.run_tasks()
@@ -70,7 +70,7 @@ def test_it_overtakes_what_came_later() -> None:
 @pytest.mark.parametrize("not_before", [60, -60])
 def test_the_time_until_its_own_time_is_no_waiting(not_before: float) -> None:
     job = job_services.enqueue(TYPE, priority="LOW", not_before=timezone.now() + timedelta(seconds=not_before))
-    waited(job, 3600)
+    age_job(job, 3600)
     promoter.promote_due()
     PriorityAging().run_round()
     assert priority(job) == (25 if not_before > 0 else 30)
@@ -82,7 +82,7 @@ def test_jobs_rise_in_lanes_and_for_remote_workers_too() -> None:
     remote = job_services.enqueue(TYPE, priority="LOW", addon_id="visuals")
     Job.objects.filter(pk=remote.pk).update(remote=True)
     for job in (in_lane[0], remote):
-        waited(job, 900)
+        age_job(job, 900)
     promoter.promote()
     assert PriorityAging().run_round() == 2
     assert (priority(in_lane[0]), priority(remote)) == (100, 100)
@@ -99,14 +99,14 @@ def test_one_round_raises_only_so_many_of_each_priority() -> None:
 
 @override_settings(JOBSCHEDULER=AGING)
 def test_a_retry_begins_where_the_job_began() -> None:
-    old = waited(job_services.enqueue(TYPE, priority="LOW"), 900)
+    old = age_job(job_services.enqueue(TYPE, priority="LOW"), 900)
     PriorityAging().run_round()
     failed = executor.fail(executor.claim(old), retry_in=0)
     assert (failed.priority, Job.objects.get(retry_of=failed).priority) == (100, 25)
 
 
 def test_without_a_policy_nothing_rises() -> None:
-    old = waited(job_services.enqueue(TYPE, priority="LOW"), 1e6)
+    old = age_job(job_services.enqueue(TYPE, priority="LOW"), 1e6)
     high = job_services.enqueue(TYPE, priority="HIGH")
     assert PriorityAging().run_round() == 0
     executor.claim(high)

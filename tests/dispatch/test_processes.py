@@ -49,7 +49,7 @@ def test_a_queue_that_does_not_wait_for_direct_calls_is_noticed(fleet: Fleet, ch
 def test_a_killed_web_process_frees_the_queue_within_its_lease(
     fleet: Fleet, chance: random.Random, waits: bool, housekeeping: bool
 ) -> None:
-    verdict = direct.killed(fleet, chance, rounds=1, waits=waits, housekeeping=housekeeping)
+    verdict = direct.run_killed(fleet, chance, rounds=1, waits=waits, housekeeping=housekeeping)
     print(verdict)
     assert not verdict.broken, str(verdict)
 

@@ -97,7 +97,7 @@ def _hand_back(job: Job) -> FinishStatus:
     return ending.hand_back(job.pk, job.lease_token, actor=WORKER, reason="bye")
 
 
-def _expired(job: Job, retry_in: float | None = None) -> None:
+def _expire_lease(job: Job, retry_in: float | None = None) -> None:
     over = (Cause.LEASE_EXPIRED, "lease expired")
     data = {"pid": 7}
     assert ending.expire([job], cause=over[0], error=over[1], describe=lambda _: data, retry_in=lambda _: retry_in)
@@ -107,7 +107,7 @@ def _expired(job: Job, retry_in: float | None = None) -> None:
 def test_a_stale_worker_cannot_finish_a_recovered_job(outcome: Completed | Skipped | Failed) -> None:
     """It must not believe that what it did was recorded, either: this is lost, not a replay."""
     job = JobFactory.create(running=True)
-    _expired(job, retry_in=10)
+    _expire_lease(job, retry_in=10)
     before = dump_tables()
     assert finish(job, outcome, actor=make_worker_actor("the stale one")) == FinishStatus.LOST
     assert dump_tables() == before
@@ -115,7 +115,7 @@ def test_a_stale_worker_cannot_finish_a_recovered_job(outcome: Completed | Skipp
 
 def test_a_stale_worker_cannot_hand_back_a_recovered_job() -> None:
     job = JobFactory.create(running=True)
-    _expired(job)
+    _expire_lease(job)
     before = dump_tables()
     assert _hand_back(job) == FinishStatus.LOST
     assert dump_tables() == before
@@ -131,7 +131,7 @@ def test_a_worker_that_handed_a_job_back_cannot_complete_it_afterwards() -> None
 
 def test_an_expired_job_says_how_its_holder_was_lost() -> None:
     job = JobFactory.create(running=True, in_lane=True)
-    _expired(job)
+    _expire_lease(job)
     job.refresh_from_db()
     assert (job.status, job.run.status, job.run.error) == (Status.FAILED, Status.FAILED, "lease expired")
     assert list_events(job)[0].data == {"pid": 7, "cause": "LEASE_EXPIRED"}
@@ -192,13 +192,13 @@ def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int)
     good, stolen, fields = (JobFactory.create(running=True) for _ in range(3))
     extra = [JobFactory.create(running=True) for _ in range(others)]
     waiting = JobFactory.create(queued=True)
-    said_before = JobResult(fields.pk, fields.lease_token, Completed())
-    assert ending.finish([said_before], actor=WORKER) == {fields.pk: FinishStatus.DONE}
+    earlier_result = JobResult(fields.pk, fields.lease_token, Completed())
+    assert ending.finish([earlier_result], actor=WORKER) == {fields.pk: FinishStatus.DONE}
     stolen_end = JobResult(stolen.pk, uuid4(), Completed({"forged": True}))
     claimer = Claimer("worker-2", ServedJobs((waiting.job_type,)), process_key=f"worker-2@{uuid4()}")
     claimer._limited = False
 
-    for ends, verdict in (([said_before], FinishStatus.REPLAY), ([stolen_end], FinishStatus.LOST)):
+    for ends, verdict in (([earlier_result], FinishStatus.REPLAY), ([stolen_end], FinishStatus.LOST)):
         before = list_events(stolen), list_events(fields)
         Job.objects.filter(pk=waiting.pk).update(gate=1)  # nothing to claim
         verdicts, claims = turn.take_plain_turn(claimer, ends, [0], actor=WORKER, lease_sec=30)
@@ -208,7 +208,7 @@ def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int)
 
     ends = [JobResult(job.pk, job.lease_token, Completed()) for job in (good, *extra)]
     if others:
-        ends += [stolen_end, said_before]
+        ends += [stolen_end, earlier_result]
     verdicts, claims = turn.take_plain_turn(claimer, ends, [0], actor=WORKER, lease_sec=30)
     expected = {job.pk: FinishStatus.DONE for job in (good, *extra)}
     assert verdicts == expected | ({stolen.pk: FinishStatus.LOST, fields.pk: FinishStatus.REPLAY} if others else {})

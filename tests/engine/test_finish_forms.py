@@ -98,19 +98,21 @@ def undone() -> Iterator[None]:
         transaction.set_rollback(True)
 
 
-def written(form: Form, ends: Sequence[JobResult]) -> Written:
+def write_and_read(form: Form, ends: Sequence[JobResult]) -> Written:
     """What a form answers, and every row there is after it, but for what chance and the clock decide."""
     with undone():
         verdicts = form(ends)
         kept = (
             {end.token for end in ends} | {end.job_id for end in ends} | set(Job.objects.values_list("pk", flat=True))
         )
-        born = {pk: f"retry of {of}" for pk, of in Job.objects.exclude(retry_of=None).values_list("pk", "retry_of_id")}
+        inserted = {
+            pk: f"retry of {of}" for pk, of in Job.objects.exclude(retry_of=None).values_list("pk", "retry_of_id")
+        }
         rows = dump_tables()
     rows["JobMinute"] = _added_up(rows["JobMinute"])
     return verdicts, {
         table: sorted(
-            repr({name: _plain(table, name, value, born, kept) for name, value in row.items()}) for row in all_of
+            repr({name: _plain(table, name, value, inserted, kept) for name, value in row.items()}) for row in all_of
         )
         for table, all_of in rows.items()
     }
@@ -125,15 +127,15 @@ def _added_up(minutes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [dict(key) | dict(added) for key, added in sums.items()]
 
 
-def _plain(table: str, name: str, value: Any, born: dict[UUID, str], known: set[UUID]) -> Any:
+def _plain(table: str, name: str, value: Any, inserted: dict[UUID, str], known: set[UUID]) -> Any:
     if name in ("id", "event_id") and table in ("JobEvent", "WebhookMessage", "LaneMark"):
         return None
     if isinstance(value, UUID):
-        return born.get(value, value if value in known or "token" not in name else "new")
+        return inserted.get(value, value if value in known or "token" not in name else "new")
     if isinstance(value, datetime):
         return "earlier" if value.year < 2021 else "now"
     if isinstance(value, str):
-        for pk, text in born.items():
+        for pk, text in inserted.items():
             value = value.replace(str(pk), text)
     return value
 
@@ -183,20 +185,20 @@ def test_results_and_claims_write_the_same_rows_in_every_form(subscribed: tuple[
     ends = a_scene(lanes=False)
     for tenant in ("default", "other") if subscribed else ():
         webhooks.create("https://example.com/hook", list(subscribed), tenant=tenant)
-    expected = written(then_a_claim(one_by_one), ends)
+    expected = write_and_read(then_a_claim(one_by_one), ends)
     verdicts, rows = expected
     assert list(verdicts.values()).count(FinishStatus.DONE) == len(ends) - 2
     assert len([row for row in rows["Job"] if "taker@1#" in row]) == len(ends)
     assert bool(rows["WebhookMessage"]) == bool(subscribed)
     for form in (then_a_claim(together), in_one_turn, in_turns_of_one):
-        assert_same(written(form, ends), expected)
+        assert_same(write_and_read(form, ends), expected)
 
 
 def test_results_of_jobs_with_a_target_write_the_same_rows_one_by_one_and_together() -> None:
     ends = a_scene(lanes=True)
-    expected = written(one_by_one, ends)
+    expected = write_and_read(one_by_one, ends)
     assert expected[1]["LaneMark"]
-    assert_same(written(together, ends), expected)
+    assert_same(write_and_read(together, ends), expected)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +222,7 @@ def test_a_claim_under_limits_with_room_writes_the_rows_of_a_plain_claim(
             ConcurrencyLimit.objects.create(scope=scope, key=key, max=maximum, paused=paused)
         return claim(())
 
-    expected, found = written(claim, ()), written(claim_under_limits, ())
+    expected, found = write_and_read(claim, ()), write_and_read(claim_under_limits, ())
     assert len(found[1].pop("ConcurrencyLimit")) == len(limits)
     del expected[1]["ConcurrencyLimit"]
     assert_same(found, expected)
@@ -229,10 +231,10 @@ def test_a_claim_under_limits_with_room_writes_the_rows_of_a_plain_claim(
 def test_a_logged_statement_writes_the_same_rows() -> None:
     """Where the host logs its queries, they are not prepared, and the driver puts in the values."""
     ends = a_scene(lanes=False)
-    expected = written(in_turns_of_one, ends)
+    expected = write_and_read(in_turns_of_one, ends)
     for form in (in_one_turn, in_turns_of_one):
         with CaptureQueriesContext(connection):
-            found = written(form, ends)
+            found = write_and_read(form, ends)
         assert_same(found, expected)
 
 

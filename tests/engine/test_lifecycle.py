@@ -62,7 +62,7 @@ ASKED_ARROWS = [
 ]
 
 # Verbs that carry the token of a lease.
-TOLD: dict[str, Callable[[Job, Any], FinishStatus]] = {
+WORKER_CALLS: dict[str, Callable[[Job, Any], FinishStatus]] = {
     "complete": lambda job, token: _finish(job, token, Completed({"n": 1})),
     "skip": lambda job, token: _finish(job, token, Skipped(WHY)),
     "fail": lambda job, token: _finish(job, token, Failed(error=WHY, reason=WHY)),
@@ -70,7 +70,7 @@ TOLD: dict[str, Callable[[Job, Any], FinishStatus]] = {
     "hand_back": lambda job, token: finish.hand_back(job.pk, token, actor=ADA, reason=WHY),
     "expire": lambda job, token: _expire(job),
 }
-TOLD_ARROWS = [item for item in TRANSITIONS if item.verb in TOLD and item not in ASKED_ARROWS]
+WORKER_ARROWS = [item for item in TRANSITIONS if item.verb in WORKER_CALLS and item not in ASKED_ARROWS]
 STOP_MODE = {Status.CANCELLED: StopMode.CANCEL, Status.PAUSED: StopMode.PAUSE}
 
 
@@ -102,7 +102,7 @@ def _assert_left_behind(job: Job, way: Transition, reason: str, actor: Actor = A
 
 
 def test_every_arrow_is_walked_by_these_tests() -> None:
-    others = {item.verb for item in TRANSITIONS if item not in ASKED_ARROWS and item not in TOLD_ARROWS}
+    others = {item.verb for item in TRANSITIONS if item not in ASKED_ARROWS and item not in WORKER_ARROWS}
     assert others == {"enqueue", "claim"}
     assert set(OPERATOR_VERBS) <= set(ASKED)
 
@@ -132,22 +132,22 @@ def test_an_illegal_verb_is_refused_by_name_and_changes_nothing(verb: str, statu
     assert dump_tables() == before
 
 
-@pytest.mark.parametrize("way", TOLD_ARROWS, ids=_name)
+@pytest.mark.parametrize("way", WORKER_ARROWS, ids=_name)
 def test_the_holder_of_the_lease_takes_its_arrow(way: Transition) -> None:
     asked = STOP_MODE.get(way.target)
     stop = {"cancel_requested": True, "cancel_mode": asked, "status_reason": WHY} if asked else {}
     job = job_in(Status.RUNNING, **stop)
-    assert TOLD[way.verb](job, job.lease_token) == FinishStatus.DONE
+    assert WORKER_CALLS[way.verb](job, job.lease_token) == FinishStatus.DONE
     actor = SCHEDULER if way.by == Initiator.SCHEDULER else ADA
     _assert_left_behind(job, way, "" if way.verb == "complete" else WHY, actor)
     assert (job.lease_owner, job.lease_token, job.lease_expires_at) == (None, None, None)
 
 
-@pytest.mark.parametrize(("verb", "status"), [pair for pair in product(TOLD, Status) if pair[0] != "expire"])
+@pytest.mark.parametrize(("verb", "status"), [pair for pair in product(WORKER_CALLS, Status) if pair[0] != "expire"])
 def test_a_stale_token_moves_nothing_from_any_state(verb: str, status: Status) -> None:
     job = job_in(status)
     before = dump_tables()
-    assert TOLD[verb](job, uuid4()) == FinishStatus.LOST
+    assert WORKER_CALLS[verb](job, uuid4()) == FinishStatus.LOST
     assert dump_tables() == before
 
 

@@ -57,13 +57,13 @@ def handlers() -> Iterator[None]:
 def work_off() -> list[tuple[Claim, Outcome]]:
     """What a worker does, without its threads."""
     claims = Claimer("tracer", ServedJobs(tuple(registry.local_names()))).claim(range(10), lease_sec=30)
-    ended = [(claim, _executed(claim)) for claim in claims]
+    ended = [(claim, _execute(claim)) for claim in claims]
     results = [JobResult(claim.id, claim.lease_token, outcome) for claim, outcome in ended]  # type: ignore[arg-type]
     finish(results, actor=make_worker_actor("tracer"))
     return ended
 
 
-def _executed(claim: Claim) -> Outcome:
+def _execute(claim: Claim) -> Outcome:
     ctx = Context(
         job_id=claim.id,
         params=claim.params,
@@ -86,7 +86,7 @@ def traceparent(span: ReadableSpan) -> str:
     return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
 
 
-def linked(span: ReadableSpan) -> list[str]:
+def list_links(span: ReadableSpan) -> list[str]:
     """The spans that it links to, as their jobs keep them."""
     contexts = [link.context for link in span.links]
     return [f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}" for context in contexts]
@@ -132,7 +132,7 @@ def test_a_run_is_a_consumer_span_that_links_to_who_submitted_it(spans: InMemory
     (sent,), (ran,) = (of_kind(spans, kind) for kind in (trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER))
 
     assert ran.name == "process default"
-    assert linked(ran) == [traceparent(sent)]
+    assert list_links(ran) == [traceparent(sent)]
     assert ran.parent is None
     assert ran.context is not None
     assert sent.context is not None
@@ -150,7 +150,7 @@ def test_a_retry_links_to_the_same_submission(spans: InMemorySpanExporter, handl
     (sent,), ran = (of_kind(spans, kind) for kind in (trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER))
 
     assert [attributes(call)["jobs.attempt"] for call in ran] == [1, 2]
-    assert [linked(call) for call in ran] == [[traceparent(sent)]] * 2
+    assert [list_links(call) for call in ran] == [[traceparent(sent)]] * 2
     for call in ran:
         assert (call.status.status_code, call.status.description) == (trace.StatusCode.ERROR, "ValueError: no paper")
         assert attributes(call)["error.type"] == "ERROR"

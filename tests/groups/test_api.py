@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 ITEM = {"job_type": "sample.noop"}
 
 
-def made(api: ApiClient, **fields: Any) -> dict[str, Any]:
+def create_group(api: ApiClient, **fields: Any) -> dict[str, Any]:
     answer = api.post("/job-groups", {"jobs": [ITEM, ITEM], **fields})
     assert answer.status_code == 201, answer.content
     document: dict[str, Any] = answer.json()
@@ -26,7 +26,7 @@ def made(api: ApiClient, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_group_is_answered_with_its_jobs_and_its_progress() -> None:
-    group = made(ApiClient("submit"), name="book", mode="sequential", on_failure="skip")
+    group = create_group(ApiClient("submit"), name="book", mode="sequential", on_failure="skip")
     assert (group["name"], group["mode"], group["on_failure"], group["status"]) == (
         "book",
         "sequential",
@@ -43,14 +43,14 @@ def test_a_group_is_answered_with_its_jobs_and_its_progress() -> None:
 
 def test_a_group_that_has_not_changed_is_not_sent_again() -> None:
     api = ApiClient()
-    group = made(api)
+    group = create_group(api)
     first = api.get(f"/job-groups/{group['id']}")
     assert api.get(f"/job-groups/{group['id']}", **{"If-None-Match": first["ETag"]}).status_code == 304
 
 
 def test_the_job_of_a_place_is_the_last_of_its_retries() -> None:
     api = ApiClient()
-    group = made(api)
+    group = create_group(api)
     first = groups.get_latest_attempts(group["id"])[0]
     executor.fail(executor.claim(first))
     again = job_services.retry(first.pk)
@@ -59,14 +59,14 @@ def test_the_job_of_a_place_is_the_last_of_its_retries() -> None:
 
 def test_only_so_many_jobs_are_shown_and_the_rest_is_in_the_list() -> None:
     api = ApiClient()
-    group = made(api, jobs=[ITEM] * 201)
+    group = create_group(api, jobs=[ITEM] * 201)
     assert (len(group["jobs"]), group["progress"]["total"]) == (200, 201)
     assert len(api.list_all(f"/jobs?group={group['id']}", 100)) == 201
 
 
 def test_groups_are_listed_newest_first_page_by_page_in_few_statements(django_assert_max_num_queries: Any) -> None:
     api = ApiClient()
-    ids = [made(api)["id"] for _ in range(5)]
+    ids = [create_group(api)["id"] for _ in range(5)]
     with django_assert_max_num_queries(8):
         listed = api.get("/job-groups?limit=3").json()
     assert [item["id"] for item in listed["items"]] == ids[:1:-1]
@@ -77,7 +77,7 @@ def test_groups_are_listed_newest_first_page_by_page_in_few_statements(django_as
 
 def test_verbs_answer_with_the_group_as_it_is_now() -> None:
     api = ApiClient("operate")
-    group = made(ApiClient("submit"))
+    group = create_group(ApiClient("submit"))
     cancelled = api.post(f"/job-groups/{group['id']}/cancel", {"reason": "no need"})
     assert (cancelled.status_code, cancelled.json()["status"]) == (200, "CANCELLED")
     refused = api.post(f"/job-groups/{group['id']}/cancel")
@@ -98,13 +98,13 @@ def test_a_group_of_another_tenant_is_not_there() -> None:
         assert foreign.json()["code"] == unknown.json()["code"]
     assert api.list_all("/job-groups", 50) == []
     assert api.post("/job-groups", {"jobs": [ITEM], "tenant": "acme"}).status_code == 403
-    assert made(ApiClient(tenant=None), tenant="acme")["tenant"] == "acme"
+    assert create_group(ApiClient(tenant=None), tenant="acme")["tenant"] == "acme"
 
 
 def test_a_group_that_is_submitted_again_is_answered_with_the_first() -> None:
     api = ApiClient()
     jobs = [{**ITEM, "idempotency_key": key} for key in ("a", "b")]
-    assert made(api, jobs=jobs)["id"] == made(api, jobs=jobs)["id"]
+    assert create_group(api, jobs=jobs)["id"] == create_group(api, jobs=jobs)["id"]
     reused = api.post("/job-groups", {"jobs": jobs[:1]})
     assert (reused.status_code, reused.json()["code"]) == (409, "idempotency_key_reused")
     assert JobGroup.objects.count() == 1

@@ -18,14 +18,16 @@ pytestmark = pytest.mark.django_db
 ITEM = {"job_type": "sample.noop"}
 
 
-def written(folder: Path, document: Any) -> str:
+def write_file(folder: Path, document: Any) -> str:
     file = folder / "group.json"
     file.write_text(document if isinstance(document, str) else json.dumps(document))
     return str(file)
 
 
 def test_a_file_makes_a_group_whose_id_is_printed_alone(tmp_path: Path) -> None:
-    result = call("groups", "create", written(tmp_path, {"name": "book", "mode": "sequential", "jobs": [ITEM, ITEM]}))
+    result = call(
+        "groups", "create", write_file(tmp_path, {"name": "book", "mode": "sequential", "jobs": [ITEM, ITEM]})
+    )
     made = JobGroup.objects.get()
     assert (result.code, result.out.strip()) == (0, str(made.pk))
     assert (made.name, made.mode, made.jobs.count()) == ("book", "sequential", 2)
@@ -66,7 +68,7 @@ BAD: dict[str, Any] = {
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_file_is_refused_in_one_line_and_changes_nothing(case: str, tmp_path: Path) -> None:
     before = dump_tables()
-    result = call("groups", "create", written(tmp_path, BAD[case]))
+    result = call("groups", "create", write_file(tmp_path, BAD[case]))
     assert result.code == 2
     assert len(result.err.strip().splitlines()) == 1
     assert dump_tables() == before

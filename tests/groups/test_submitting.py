@@ -53,11 +53,11 @@ def test_a_group_is_part_of_the_callers_transaction() -> None:
 
 
 def test_a_thousand_members_cost_as_many_statements_as_ten() -> None:
-    with CaptureQueriesContext(connection) as few:
+    with CaptureQueriesContext(connection) as baseline:
         groups.create([ITEM] * 10, mode="sequential")
     with CaptureQueriesContext(connection) as many:
         groups.create([ITEM] * 1000, mode="sequential")
-    assert len(many) <= len(few)
+    assert len(many) <= len(baseline)
 
 
 BAD: dict[str, tuple[Any, dict[str, Any], list[str | int]]] = {
@@ -100,29 +100,29 @@ def test_an_unknown_type_is_named() -> None:
         groups.create([{"job_type": "no.such"}])
 
 
-def keyed(*keys: str, **extra: Any) -> list[dict[str, Any]]:
+def items_with_keys(*keys: str, **extra: Any) -> list[dict[str, Any]]:
     return [{**ITEM, "idempotency_key": key, **extra} for key in keys]
 
 
 def test_a_group_that_is_submitted_again_is_the_first_one() -> None:
-    first = groups.create(keyed("a", "b"), mode="sequential")
-    assert groups.create(keyed("a", "b"), mode="sequential").pk == first.pk
+    first = groups.create(items_with_keys("a", "b"), mode="sequential")
+    assert groups.create(items_with_keys("a", "b"), mode="sequential").pk == first.pk
     assert Job.objects.count() == 2
 
 
 @pytest.mark.parametrize(
     ("members", "options"),
     [
-        (keyed("a", "b"), {}),
-        (keyed("b", "a"), {"mode": "sequential"}),
-        (keyed("a"), {"mode": "sequential"}),
-        (keyed("a", "b", "c"), {"mode": "sequential"}),
-        (keyed("a", "b", priority=1), {"mode": "sequential"}),
-        ([*keyed("a"), ITEM], {"mode": "sequential"}),
+        (items_with_keys("a", "b"), {}),
+        (items_with_keys("b", "a"), {"mode": "sequential"}),
+        (items_with_keys("a"), {"mode": "sequential"}),
+        (items_with_keys("a", "b", "c"), {"mode": "sequential"}),
+        (items_with_keys("a", "b", priority=1), {"mode": "sequential"}),
+        ([*items_with_keys("a"), ITEM], {"mode": "sequential"}),
     ],
 )
 def test_a_key_that_was_used_for_another_group_is_refused(members: Any, options: dict[str, Any]) -> None:
-    groups.create(keyed("a", "b"), mode="sequential")
+    groups.create(items_with_keys("a", "b"), mode="sequential")
     before = dump_tables()
     with pytest.raises(IdempotencyKeyReused):
         groups.create(members, **options)
@@ -134,7 +134,7 @@ def test_a_key_of_a_single_job_cannot_be_a_members() -> None:
 
     enqueue("sample.noop", idempotency_key="a")
     with pytest.raises(IdempotencyKeyReused):
-        groups.create(keyed("a"))
+        groups.create(items_with_keys("a"))
 
 
 def test_progress_counts_the_last_job_of_each_place() -> None:

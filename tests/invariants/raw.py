@@ -37,13 +37,13 @@ ONLY_ON_SQLITE = {
 def execute(sql: str, params: dict[str, Any]) -> int:
     """Run one statement with everything checked at once that would be checked at the commit; returns its row count."""
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(sql, {name: stored(value) for name, value in params.items()})
+        cursor.execute(sql, {name: to_stored_value(value) for name, value in params.items()})
         touched: int = cursor.rowcount
         connection.check_constraints()
     return touched
 
 
-def stored(value: Any) -> Any:
+def to_stored_value(value: Any) -> Any:
     """A parameter as this database keeps it."""
     if connection.vendor == "sqlite" and isinstance(value, UUID):
         return value.hex

@@ -220,22 +220,24 @@ FOREIGN_KEY = "foreign key"
 def inv_005() -> Iterator[Violation]:
     """A job does not depend on its schedule's row, and cannot be torn from it unseen."""
 
-    def fired() -> Params:
+    def create_fired_job() -> Params:
         schedule = ScheduleFactory.create()
         return {"id": JobFactory.create(running=True, schedule=schedule).pk, "schedule": schedule.pk, "new": uuid7()}
 
     yield Violation(
         "INV-005",
         "a schedule deleted under its jobs",
-        fired,
+        create_fired_job,
         "DELETE FROM jobscheduler_schedule WHERE id = %(schedule)s",
         FOREIGN_KEY,
     )
-    yield Violation("INV-005", "a schedule that is none", fired, update_job("schedule_id = %(new)s"), FOREIGN_KEY)
+    yield Violation(
+        "INV-005", "a schedule that is none", create_fired_job, update_job("schedule_id = %(new)s"), FOREIGN_KEY
+    )
     yield Violation(
         "INV-005",
         "a schedule's new params written through to its jobs",
-        fired,
+        create_fired_job,
         "UPDATE jobscheduler_job SET params = '{}' WHERE schedule_id = %(schedule)s",
         "INV-001",
     )
@@ -406,16 +408,16 @@ def chain() -> Iterator[Violation]:
     """A job is retried at most once, and never retries itself."""
     retried_once = r"retry_of_id"
 
-    def retried() -> Params:
+    def create_retry() -> Params:
         failed = JobFactory.create(failed=True)
         retry = JobFactory.create(queued=True, retry_of=failed, attempt=2)
         return {"failed": failed.pk, "id": retry.pk, "new": uuid7(), "other": JobFactory.create().pk}
 
-    yield Violation("chain", "a second retry inserted", retried, copy_row(Job, id="%(new)s"), retried_once)
+    yield Violation("chain", "a second retry inserted", create_retry, copy_row(Job, id="%(new)s"), retried_once)
     yield Violation(
         "chain",
         "another job made a retry of a retried one",
-        retried,
+        create_retry,
         "UPDATE jobscheduler_job SET retry_of_id = %(failed)s WHERE id = %(other)s",
         KEEPS_PLACE,
     )
@@ -423,7 +425,7 @@ def chain() -> Iterator[Violation]:
     yield Violation(
         "chain",
         "closed to a ring",
-        retried,
+        create_retry,
         "UPDATE jobscheduler_job SET retry_of_id = %(id)s WHERE id = %(failed)s",
         KEEPS_PLACE,
     )
@@ -444,7 +446,7 @@ def chain() -> Iterator[Violation]:
     yield Violation(
         "chain",
         "the middle of a chain deleted",
-        retried,
+        create_retry,
         "DELETE FROM jobscheduler_job WHERE id = %(failed)s",
         FOREIGN_KEY,
     )

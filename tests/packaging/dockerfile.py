@@ -31,7 +31,7 @@ class Stage:
     name: str
     steps: list[tuple[str, str]] = field(default_factory=list)
 
-    def said(self, word: str) -> list[str]:
+    def list_arguments(self, word: str) -> list[str]:
         return [rest for step, rest in self.steps if step == word]
 
 
@@ -52,7 +52,7 @@ def stages(text: str) -> list[Stage]:
 
 def health_check(image: Stage, port: int) -> list[str]:
     """The words of the image's health check, for a server on another port."""
-    words: list[str] = json.loads(image.said("HEALTHCHECK")[-1].partition("CMD ")[2])
+    words: list[str] = json.loads(image.list_arguments("HEALTHCHECK")[-1].partition("CMD ")[2])
     return [word.replace(":8000/", f":{port}/") for word in words]
 
 
@@ -65,15 +65,15 @@ def rehearse(home: Path) -> None:
         here = home
         for word, rest in stage.steps:
             if word == "WORKDIR":
-                here = Path(moved(rest, home))
+                here = Path(move_below(rest, home))
                 here.mkdir(exist_ok=True)
             elif word == "ENV":
-                env |= {name: moved(value, home) for name, value in pairs(rest) if name != "PATH"}
+                env |= {name: move_below(value, home) for name, value in pairs(rest) if name != "PATH"}
             elif word == "COPY" and "--from" not in rest:
                 copy(rest.split(), here)
             elif word == "RUN" and not rest.startswith("useradd"):
                 print(f"RUN {rest}", flush=True)
-                subprocess.run(["sh", "-ec", moved(rest, home)], cwd=here, env=env, check=True)
+                subprocess.run(["sh", "-ec", move_below(rest, home)], cwd=here, env=env, check=True)
     start(found[-1], home / "app", env)
 
 
@@ -83,7 +83,7 @@ def start(image: Stage, here: Path, env: dict[str, str]) -> None:
     site = {"ALLOWED_HOSTS": "scheduler.example.com", "HTTPS": "True"}
     env = {**env, **site, "SECRET_KEY": "only for the rehearsal", "DATABASE_URL": f"sqlite:///{here}/db.sqlite3"}
     subprocess.run(["django-admin", "migrate", "--verbosity=0"], cwd=here, env=env, check=True)
-    command = [*json.loads(image.said("CMD")[-1]), f"--port={port}"]
+    command = [*json.loads(image.list_arguments("CMD")[-1]), f"--port={port}"]
     print(f"CMD {shlex.join(command)}", flush=True)
     process = subprocess.Popen(command, cwd=here, env=env, start_new_session=True)
     try:
@@ -102,7 +102,7 @@ def await_health(check: list[str], env: dict[str, str], process: subprocess.Pope
     raise RuntimeError("the image's command never became healthy")
 
 
-def moved(text: str, home: Path) -> str:
+def move_below(text: str, home: Path) -> str:
     """Absolute places of the image, below `home`."""
     return re.sub(r"(?<![\w./-])/(venv|src|app)\b", rf"{home}/\1", text)
 

@@ -90,10 +90,10 @@ def tasks_of_the_standard(manage: Manage) -> str:
     due = time.monotonic() + DEFER_SEC
     manage("jobscheduler", "worker", "--burst", "--concurrency=1")
     read = json.loads(manage("read_tasks", ids))
-    assert _ended(read, "plain", "coroutine", "awaited") == [["SUCCESSFUL", value, 1] for value in (42, 7, 10)]
+    assert _read_ends(read, "plain", "coroutine", "awaited") == [["SUCCESSFUL", value, 1] for value in (42, 7, 10)]
     started = [read[name]["started_at"] for name in ("high", "plain", "low")]
     assert started == sorted(started), started
-    assert _ended(read, "retried", "failing") == [["READY", None, 1]] * 2, "both wait out their backoff"
+    assert _read_ends(read, "retried", "failing") == [["READY", None, 1]] * 2, "both wait out their backoff"
     _failures_and_retries(manage, ids)
     _the_deferred_one(manage, ids, read["deferred"], due)
     return str(read["plain"]["standard"])
@@ -104,7 +104,7 @@ def _failures_and_retries(manage: Manage, ids: str) -> None:
     manage("jobscheduler", "jobs", "retry", given["retried"], given["failing"])
     manage("jobscheduler", "worker", "--burst")
     read = json.loads(manage("read_tasks", ids))
-    assert _ended(read, "retried", "failing") == [["SUCCESSFUL", 2, 2], ["FAILED", None, 2]]
+    assert _read_ends(read, "retried", "failing") == [["SUCCESSFUL", 2, 2], ["FAILED", None, 2]]
     kinds, traces = zip(*read["retried"]["errors"], *read["failing"]["errors"], strict=True)
     assert kinds == ("LookupError",) * 3
     assert all("shop/tasks.py" in trace and 'raise LookupError(f"attempt' in trace for trace in traces), traces
@@ -120,7 +120,7 @@ def _the_deferred_one(manage: Manage, ids: str, before: dict[str, Any], due: flo
     assert after["started_at"] >= after["run_after"], after
 
 
-def _ended(read: dict[str, Any], *names: str) -> list[list[Any]]:
+def _read_ends(read: dict[str, Any], *names: str) -> list[list[Any]]:
     return [[read[name]["status"], read[name]["value"], read[name]["attempts"]] for name in names]
 
 
@@ -134,13 +134,13 @@ def large_numbers(manage: Manage) -> None:
     assert seen["pages"] > 50, seen["pages"]
 
     limit = json.loads(manage("numbers", made["job"]))["limit"][0]
-    sent(manage, f"{job}/edit/", {"priority": "77"})
-    sent(manage, f"/backoffice/jobscheduler_jobs/concurrencylimit/{limit}/change/", {"reason": "for the press"})
-    sent(manage, f"{schedule}/change/", {"misfire_grace_sec": "1300"})
+    submit_form(manage, f"{job}/edit/", {"priority": "77"})
+    submit_form(manage, f"/backoffice/jobscheduler_jobs/concurrencylimit/{limit}/change/", {"reason": "for the press"})
+    submit_form(manage, f"{schedule}/change/", {"misfire_grace_sec": "1300"})
     numbers = json.loads(manage("numbers", made["job"]))
     assert (numbers["job"], numbers["limit"][1], numbers["schedule"]) == ([77, 1000], 1_500, [5_400, 1_300]), numbers
 
 
-def sent(manage: Manage, path: str, changes: dict[str, str]) -> None:
+def submit_form(manage: Manage, path: str, changes: dict[str, str]) -> None:
     answer = json.loads(manage("fill_in", path, json.dumps(changes)))
     assert answer == {"status": 302, "missing": [], "errors": ""}, (path, answer)

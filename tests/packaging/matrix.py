@@ -70,7 +70,7 @@ def prove(django: str, interpreter: str, wheel: Path, place: Path, server: str) 
     run([interpreter, "-m", "venv", place / "venv"])
     python = place / "venv" / "bin" / "python"
     env = environment(place, django, wheel)
-    page = start_guide.follow(made(place / "start"), env)
+    page = start_guide.follow(make_folder(place / "start"), env)
     assert start_guide.is_completed(page, "shop.greet"), page
     install(python, env, f"{wheel}[tasks,postgres]")
     standard = ""
@@ -83,7 +83,7 @@ def prove(django: str, interpreter: str, wheel: Path, place: Path, server: str) 
 def suite(python: Path, env: dict[str, str], wheel: Path, place: Path, server: str) -> str:
     """Our tests of the backend, beside the wheel instead of its sources. What pytest said last."""
     install(python, env, f"{wheel}[standalone,tasks,postgres]", *SUITE_NEEDS)
-    home = made(place / "suite")
+    home = make_folder(place / "suite")
     shutil.copytree(CHECKOUT / "tests", home / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "manage.py"):
         shutil.copy(CHECKOUT / name, home)
@@ -119,7 +119,7 @@ def install(python: Path, env: dict[str, str], *wanted: str) -> None:
     run([python, "-m", "pip", "install", *wanted], env=env)
 
 
-def made(place: Path) -> Path:
+def make_folder(place: Path) -> Path:
     place.mkdir()
     return place
 

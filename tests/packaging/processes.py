@@ -12,7 +12,7 @@ from typing import Any
 MARK = "HOUSE_TEST_MARK"
 
 
-def marked(env: dict[str, str]) -> tuple[dict[str, str], str]:
+def mark_environment(env: dict[str, str]) -> tuple[dict[str, str], str]:
     """An environment that every descendant inherits, so that also an orphan can be found."""
     mark = uuid.uuid4().hex
     return {**env, MARK: mark}, mark

@@ -26,26 +26,26 @@ NEEDED = {"SECRET_KEY": "s", "POSTGRES_PASSWORD": "p"}
 
 def test_the_image_is_built_in_one_stage_and_run_from_another() -> None:
     assert (BUILD.name, IMAGE.base) == ("build", BUILD.base)
-    assert IMAGE.said("COPY")[0] == "--from=build /venv /venv"
-    assert not [step for step in IMAGE.said("RUN") if "pip " in step]
+    assert IMAGE.list_arguments("COPY")[0] == "--from=build /venv /venv"
+    assert not [step for step in IMAGE.list_arguments("RUN") if "pip " in step]
 
 
 def test_the_image_runs_as_nobody_special_and_its_commands_need_no_shell() -> None:
-    (user,) = IMAGE.said("USER")
-    assert any(step.startswith("useradd --system") and step.endswith(user) for step in IMAGE.said("RUN"))
+    (user,) = IMAGE.list_arguments("USER")
+    assert any(step.startswith("useradd --system") and step.endswith(user) for step in IMAGE.list_arguments("RUN"))
     assert IMAGE.steps.index(("USER", user)) < [word for word, _ in IMAGE.steps].index("CMD")
-    assert json.loads(IMAGE.said("CMD")[-1])[:2] == ["django-admin", "runscheduler"]
-    assert json.loads(IMAGE.said("HEALTHCHECK")[-1].partition("CMD ")[2])[0] == "python"
+    assert json.loads(IMAGE.list_arguments("CMD")[-1])[:2] == ["django-admin", "runscheduler"]
+    assert json.loads(IMAGE.list_arguments("HEALTHCHECK")[-1].partition("CMD ")[2])[0] == "python"
 
 
 @pytest.mark.parametrize("stage", [BUILD, IMAGE], ids=["build", "image"])
 def test_nothing_secret_is_kept_and_all_that_is_copied_is_there_and_let_in(stage: Stage) -> None:
     let_in = {line[1:] for line in (CHECKOUT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    for step in stage.said("COPY"):
+    for step in stage.list_arguments("COPY"):
         for source in step.split()[:-1] if "--from" not in step else []:
             assert (CHECKOUT / source).exists()
             assert source in let_in
-    assert not re.search("SECRET|PASSWORD|TOKEN", " ".join(stage.said("ENV") + stage.said("ARG")))
+    assert not re.search("SECRET|PASSWORD|TOKEN", " ".join(stage.list_arguments("ENV") + stage.list_arguments("ARG")))
 
 
 def test_compose_runs_web_and_workers_from_the_one_image_on_postgresql() -> None:
@@ -110,11 +110,13 @@ def container(name: str, given: dict[str, str]) -> dict[str, str]:
     """The environment that compose makes of `given`: a variable without a value is handed on, if it is set."""
     services = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"]
     variables: dict[str, str | None] = services[name]["environment"]
-    made = {key: given.get(key) if value is None else filled(value, given) for key, value in variables.items()}
+    made = {
+        key: given.get(key) if value is None else substitute_variables(value, given) for key, value in variables.items()
+    }
     return {key: value for key, value in made.items() if value is not None}
 
 
-def filled(value: str, given: dict[str, str]) -> str:
+def substitute_variables(value: str, given: dict[str, str]) -> str:
     """As compose does: a default ends at the first closing brace."""
 
     def one(found: re.Match[str]) -> str:

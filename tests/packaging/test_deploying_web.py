@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.packaging.dockerfile import CHECKOUT, health_check, stages
-from tests.packaging.processes import left_over, marked, until
+from tests.packaging.processes import left_over, mark_environment, until
 
 IMAGE = stages((CHECKOUT / "Dockerfile").read_text())[-1]
 BIN = Path(sys.executable).parent
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.sqlite_only
 
 
 def image() -> list[str]:
-    found: list[str] = json.loads(IMAGE.said("CMD")[-1])
+    found: list[str] = json.loads(IMAGE.list_arguments("CMD")[-1])
     return found
 
 
@@ -49,7 +49,7 @@ def port(
 ) -> Iterator[int]:
     """Where it listens, as started by the very words of the file, known to the public by one name."""
     free = free_port()
-    env, mark = marked({**site_env, "HTTPS": "True", "ALLOWED_HOSTS": PUBLIC})
+    env, mark = mark_environment({**site_env, "HTTPS": "True", "ALLOWED_HOSTS": PUBLIC})
     printed = tmp_path_factory.mktemp("web") / "printed"
     with printed.open("w") as out:
         process = subprocess.Popen(on(free, request.param()), env=env, stdout=out, stderr=subprocess.STDOUT, text=True)

@@ -55,14 +55,14 @@ def marked(tools: None, tmp_path_factory: pytest.TempPathFactory) -> Callable[[s
     return cache(lambda app: english(extract(app, LANGUAGES[0], tmp_path_factory.mktemp("extracted"))))
 
 
-def translated(app: str, language: str) -> Catalogue:
+def read_translations(app: str, language: str) -> Catalogue:
     return read_mo(po_file(CHECKOUT / app, language).with_suffix(".mo"))
 
 
 @pytest.mark.parametrize(("app", "language"), EACH)
 def test_every_marked_text_is_translated(app: str, language: str, marked: Callable[[str], Catalogue]) -> None:
     """A translation that is empty or fuzzy is not compiled, so it is missing here. `make messages` says what is new."""
-    found = translated(app, language)
+    found = read_translations(app, language)
     assert [text for text in marked(app) if text not in found] == []
     assert [text for text in found if text not in marked(app)] == []
 
@@ -71,7 +71,7 @@ def test_every_marked_text_is_translated(app: str, language: str, marked: Callab
 def test_a_translation_has_the_placeholders_of_its_text(
     app: str, language: str, marked: Callable[[str], Catalogue]
 ) -> None:
-    found = translated(app, language)
+    found = read_translations(app, language)
     differ = {
         text: found[text] for text, item in marked(app).items() if text in found and _holes(item) != _holes(found[text])
     }
@@ -87,7 +87,7 @@ def test_what_is_compiled_is_what_djangos_own_command_makes_of_what_was_written(
     shutil.copy(po_file(CHECKOUT / app, language), written)
     with chdir(tmp_path):
         call_command("compilemessages", locale=[language], verbosity=0)
-    assert translated(app, language) == read_mo(written.with_suffix(".mo"))
+    assert read_translations(app, language) == read_mo(written.with_suffix(".mo"))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -95,7 +95,7 @@ def test_apps_translate_what_they_share_alike(language: str) -> None:
     """A site has one catalogue for all apps: of two translations the one of the app that it names first would win."""
     found: dict[object, dict[str, str]] = {}
     for app in APPS:
-        for text, item in translated(app, language).items():
+        for text, item in read_translations(app, language).items():
             found.setdefault(text, {})[app] = item
     assert {text: item for text, item in found.items() if len(set(item.values())) > 1} == {}
 
@@ -105,7 +105,7 @@ def test_apps_translate_what_they_share_alike(language: str) -> None:
 def test_words_that_django_has_stay_as_they_are(app: str, language: str, place: str) -> None:
     """They would change on every page of a site, not on ours alone."""
     theirs = read_mo(Path(django.__file__).parent / place / f"locale/{language}/LC_MESSAGES/django.mo")
-    shared = {text: item for text, item in translated(app, language).items() if text in theirs}
+    shared = {text: item for text, item in read_translations(app, language).items() if text in theirs}
     assert shared == {text: theirs[text] for text in shared}
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packaging.processes import left_over, marked, until
+from tests.packaging.processes import left_over, mark_environment, until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MANAGE = [sys.executable, str(CHECKOUT / "manage.py")]
@@ -56,7 +56,7 @@ class Product:
 
 @pytest.fixture
 def product(site_env: dict[str, str], tmp_path: Path) -> Iterator[Product]:
-    env, mark = marked(site_env)
+    env, mark = mark_environment(site_env)
     printed = tmp_path / "printed"
     with printed.open("w") as out:
         process = subprocess.Popen(
@@ -100,7 +100,7 @@ def test_sigterm_ends_it_too(product: Product) -> None:
 def test_a_start_without_collected_files_shows_whole_pages_and_says_so(
     site_env: dict[str, str], tmp_path: Path
 ) -> None:
-    env, mark = marked({**site_env, "STATIC_ROOT": str(tmp_path / "nothing")})
+    env, mark = mark_environment({**site_env, "STATIC_ROOT": str(tmp_path / "nothing")})
     printed = tmp_path / "printed"
     with printed.open("w") as out:
         command = [*MANAGE, "runscheduler", "--no-worker", "--port=0"]

@@ -50,7 +50,7 @@ class LargeTables:
         self._insert(
             "jobscheduler_jobrun", self._run(), "SELECT * FROM jobscheduler_job WHERE dispatched_at IS NOT NULL"
         )
-        self._insert("jobscheduler_jobevent", self._event(), self._happened())
+        self._insert("jobscheduler_jobevent", self._event(), self._select_events())
         self._insert(
             "jobscheduler_joblog", self._log(), "SELECT * FROM jobscheduler_job WHERE dispatched_at IS NOT NULL"
         )
@@ -132,7 +132,7 @@ class LargeTables:
         fields = {"kind": "kind", "from_status": "came_from", "to_status": "went_to", "reason": "''"}
         return {"job_id": "id", "at": "created_at", **fields, "actor_kind": "'cli'", "actor_name": "'crowd'"}
 
-    def _happened(self) -> str:
+    def _select_events(self) -> str:
         """In the order in which it did: all came, and most ended."""
         began = "SELECT *, 'SUBMITTED' AS kind, '' AS came_from, 'QUEUED' AS went_to FROM jobscheduler_job"
         ended = "SELECT *, status, 'RUNNING', status FROM jobscheduler_job WHERE status IN"

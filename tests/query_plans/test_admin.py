@@ -54,7 +54,7 @@ def crowd(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
         clear()
 
 
-def asked(url: str) -> list[dict[str, Any]]:
+def record_statements(url: str) -> list[dict[str, Any]]:
     client = log_in(User.objects.create_superuser(f"boss-{User.objects.count()}"))
     client.get(url)
     live_counts.clear_cache()
@@ -98,7 +98,7 @@ def test_where_a_time_begins_among_the_events_is_found_without_a_walk(crowd: Lar
 def test_no_screen_walks_the_history(crowd: LargeTables) -> None:
     wrong = []
     for url in urls(crowd):
-        statements = asked(url)
+        statements = record_statements(url)
         wrong += [f"{url}: {len(statements)} statements"] * (len(statements) > MOST_STATEMENTS)
         wrong += [
             f"{url}: {statement['sql'][:400]} {found}"

@@ -49,7 +49,7 @@ def history_of_years(django_db_setup: None, django_db_blocker: DjangoDbBlocker) 
         connection.close()
 
 
-def walked(work: Callable[[], object]) -> list[str]:
+def find_full_scans(work: Callable[[], object]) -> list[str]:
     """Statements that looked through a whole table."""
     with CaptureQueriesContext(connection) as captured:
         work()
@@ -70,8 +70,8 @@ def test_looking_and_firing_walk_no_table(history_of_years: Schedule) -> None:
     ticker = Ticker()
     ticker.tick()
     Schedule.objects.filter(pk=history_of_years.pk).update(next_fire_at=NOON)
-    assert walked(lambda: fire_due(NOON)) == []
-    assert walked(ticker.tick) == []
+    assert find_full_scans(lambda: fire_due(NOON)) == []
+    assert find_full_scans(ticker.tick) == []
 
 
 @pytest.mark.django_db
@@ -86,7 +86,7 @@ def test_the_history_of_one_schedule_is_found_by_index(history_of_years: Schedul
         "forgotten": history.delete_old_fires,
         "delete": lambda: services.delete(history_of_years.pk),
     }
-    assert walked(work[what]) == []
+    assert find_full_scans(work[what]) == []
 
 
 @pytest.mark.django_db

@@ -28,7 +28,7 @@ def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]
         return submit(index % plan["bodies"])
     if index == 0:
         return submit_and_take_back(meeting, others=plan["processes"] - 1)
-    meeting.told.wait()
+    meeting.first_done.wait()
     meeting.arrived.release()
     return submit(index % plan["bodies"])
 
@@ -46,7 +46,7 @@ def submit_and_take_back(meeting: SyncPoints, others: int) -> dict[str, Any]:
     try:
         with transaction.atomic(using=db.alias()):
             taken_back = submit(0)
-            meeting.told.set()
+            meeting.first_done.set()
             for _ in range(others):
                 meeting.arrived.acquire()
             raise TakenBack

@@ -29,7 +29,7 @@ class SyncPoints:
     """Where the processes of a crowd wait for each other."""
 
     start: Any  # a barrier for all
-    told: Any  # an event: the first process says that it has done its part
+    first_done: Any  # an event: the first process has done its part
     arrived: Any  # a semaphore: each of the others says that it is about to do its own
 
 

@@ -127,7 +127,7 @@ class RandomVerbs:
         chunk = held if self.chance.random() < 0.3 else held[:1]
         ends = [JobResult(item.job_id, item.token, self._outcome(), item.group_id) for item in chunk]
         for job_id, verdict in finish(ends, actor=self.actor).items():
-            self._released(job_id, verdict)
+            self._forget_lease(job_id, verdict)
         self.last = ends[-1]
         if self.chance.random() < 0.2:
             self._require(finish([self.last], actor=self.actor)[self.last.job_id], FinishStatus.REPLAY)
@@ -135,18 +135,18 @@ class RandomVerbs:
     def end_one(self) -> None:
         (held, *_) = self.leases.values()
         for job_id, verdict in finish([held], actor=self.actor).items():
-            self._released(job_id, verdict)
+            self._forget_lease(job_id, verdict)
 
     def obey(self) -> None:
         """Nobody may have asked: then nothing happens."""
         held = self._one_held()
         verdict = stop(held.job_id, held.token, actor=self.actor)
         if verdict == FinishStatus.DONE:
-            self._released(held.job_id, verdict)
+            self._forget_lease(held.job_id, verdict)
 
     def give_back(self) -> None:
         held = self._one_held()
-        self._released(held.job_id, hand_back(held.job_id, held.token, actor=self.actor, reason="going away"))
+        self._forget_lease(held.job_id, hand_back(held.job_id, held.token, actor=self.actor, reason="going away"))
 
     def lie(self) -> None:
         """A token that never was, for a job that somebody holds."""
@@ -171,7 +171,7 @@ class RandomVerbs:
     def _one_held(self) -> JobResult:
         return self.chance.choice(list(self.leases.values()))
 
-    def _released(self, job_id: UUID, verdict: FinishStatus) -> None:
+    def _forget_lease(self, job_id: UUID, verdict: FinishStatus) -> None:
         held = self.leases.pop(job_id)
         self._require(verdict, FinishStatus.DONE)
         self.recorded.append((str(job_id), str(held.token)))

@@ -19,10 +19,10 @@ _guarded = lifecycle.cancel
 
 
 def take_the_guard_out() -> None:
-    lifecycle.cancel = _unguarded
+    lifecycle.cancel = _cancel_unguarded
 
 
-def _unguarded(*args: Any, **kwargs: Any) -> Job:
+def _cancel_unguarded(*args: Any, **kwargs: Any) -> Job:
     on_sqlite = db.connection().vendor == "sqlite"
     no_transaction = patch.object(db, "atomic", nullcontext) if on_sqlite else nullcontext()
     no_lock = patch.object(lifecycle, "lock_job", transitions.get_job)

@@ -28,10 +28,10 @@ def test_random_verbs_of_eight_processes_take_only_legal_moves(process_env: dict
     crowd = run_parallel(process_env, "random_verbs", processes=PROCESSES, turns=350, seed=seed, sabotage=False)
     show(crowd["answers"])
     broken = [*find_answer_violations(crowd["answers"]), *find_violations()]
-    assert not broken, listed(broken)
+    assert not broken, format_violations(broken)
     run_remaining_jobs()
     broken = [*find_violations(), *find_stuck_jobs()]
-    assert not broken, listed(broken)
+    assert not broken, format_violations(broken)
 
 
 def test_random_verbs_break_the_trail_once_a_move_has_no_guard(process_env: dict[str, str], seed: str) -> None:
@@ -47,7 +47,7 @@ def test_random_verbs_break_the_trail_once_a_move_has_no_guard(process_env: dict
     assert broken
 
 
-def listed(broken: list[str]) -> str:
+def format_violations(broken: list[str]) -> str:
     return "\n".join([f"{len(broken)} violations", *broken[:50]])
 
 

@@ -31,7 +31,7 @@ def submit(meeting: SyncPoints, *, commits: bool) -> dict[str, Any]:
     try:
         with transaction.atomic(using=db.alias()):
             job = job_services.enqueue(NOOP)
-            meeting.told.set()
+            meeting.first_done.set()
             meeting.arrived.acquire()
             if not commits:
                 raise TakenBack
@@ -42,17 +42,17 @@ def submit(meeting: SyncPoints, *, commits: bool) -> dict[str, Any]:
 
 
 def look(meeting: SyncPoints) -> dict[str, Any]:
-    meeting.told.wait()
+    meeting.first_done.wait()
     # On SQLite a claim would wait for the open transaction: it is the only writer.
-    before = {"seen": seen(), "claimed": [] if db.connection().vendor == "sqlite" else claimed()}
+    before = {"seen": list_visible_jobs(), "claimed": [] if db.connection().vendor == "sqlite" else claim_jobs()}
     meeting.arrived.release()
     meeting.start.wait()
-    return {"before": before, "after": {"seen": seen(), "claimed": claimed()}}
+    return {"before": before, "after": {"seen": list_visible_jobs(), "claimed": claim_jobs()}}
 
 
-def seen() -> list[str]:
+def list_visible_jobs() -> list[str]:
     return [str(pk) for pk in Job.objects.values_list("pk", flat=True)]
 
 
-def claimed() -> list[str]:
+def claim_jobs() -> list[str]:
     return [str(claim.id) for claim in JobClaimer("looker").take([1])]

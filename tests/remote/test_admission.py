@@ -35,7 +35,7 @@ def ask(remote: RemoteClient, **fields: Any) -> Any:
     return remote.api.post(f"{LEASE}/request", {"addon_id": remote.addon, "job_type": "preview", **fields})
 
 
-def used() -> int:
+def sum_cost_units() -> int:
     return sum(Job.objects.filter(status__in=[Status.DISPATCHING, Status.RUNNING]).values_list("cost_units", flat=True))
 
 
@@ -48,7 +48,7 @@ def test_offers_never_cost_more_than_the_capacity(remote: RemoteClient) -> None:
     assert remote.poll_ids() == ids[1:3]
     remote.complete(lease)
     assert remote.poll_ids() == [ids[3], *ids[1:3]]
-    assert used() == 90
+    assert sum_cost_units() == 90
 
 
 @pytest.mark.usefixtures("bounded")

@@ -56,7 +56,7 @@ def submit(number: int = 0, *, job_type: str = "remote.work", **fields: Any) -> 
     return remote.submit(output, actor=PYTHON)[0].pk
 
 
-def started(crew: RemoteWorkers, job_id: UUID) -> bool:
+def has_started(crew: RemoteWorkers, job_id: UUID) -> bool:
     return bool(crew.fleet.ledger.read_job_lines(job_id, "start"))
 
 
@@ -102,7 +102,7 @@ def test_a_remote_worker_killed_mid_job_is_recovered_like_a_local_one(
     url = crew.start_server()
     doomed = worker(crew, url, name="doomed")
     first = submit(payload={"gate": str(tmp_path / "never")})
-    wait_until(lambda: started(crew, first), what=crew.logs)
+    wait_until(lambda: has_started(crew, first), what=crew.logs)
     doomed.kill()
     if sweeper == "a local worker":
         crew.fleet.start("--name=local")
@@ -124,7 +124,7 @@ def test_a_remote_worker_frozen_past_its_lease_changes_nothing(crew: RemoteWorke
     url, gate = crew.start_server(), tmp_path / "gate"
     frozen = crew.start_python_worker(url, name="frozen")
     first = submit(payload={"gate": str(gate)})
-    wait_until(lambda: started(crew, first), what=crew.logs)
+    wait_until(lambda: has_started(crew, first), what=crew.logs)
     frozen.signal(signal.SIGSTOP)
     crew.start_python_worker(url, name="heir")
     wait_for_status(first, Status.FAILED, fleet=crew.fleet)
@@ -152,7 +152,7 @@ def test_a_stop_request_reaches_the_program(
 ) -> None:
     job_id = submit(payload={"gate": str(tmp_path / "never")})
     worker(crew, crew.start_server())
-    wait_until(lambda: started(crew, job_id), what=crew.logs)
+    wait_until(lambda: has_started(crew, job_id), what=crew.logs)
     verb(job_id)
     wait_for_status(job_id, ended, fleet=crew.fleet)
 
@@ -161,7 +161,7 @@ def test_a_stop_request_reaches_the_program(
 def test_a_worker_that_is_cut_off_stops_by_itself(crew: RemoteWorkers, tmp_path: Path, worker: Start) -> None:
     job_id = submit(payload={"gate": str(tmp_path / "never")})
     there = worker(crew, crew.start_server())
-    wait_until(lambda: started(crew, job_id), what=crew.logs)
+    wait_until(lambda: has_started(crew, job_id), what=crew.logs)
     crew.programs[0].kill()
     wait_until(lambda: "the lease is lost" in there.output, what=crew.logs)
     assert get_job(job_id).status == Status.RUNNING  # nobody was there to recover it
@@ -173,7 +173,7 @@ def test_a_worker_that_is_told_to_leave_hands_its_job_back(crew: RemoteWorkers, 
     job_id = submit(payload={"gate": str(gate)})
     url = crew.start_server()
     leaving = worker(crew, url, name="leaving")
-    wait_until(lambda: started(crew, job_id), what=crew.logs)
+    wait_until(lambda: has_started(crew, job_id), what=crew.logs)
     leaving.signal(signal.SIGTERM)
     assert leaving.wait_for_end() == 0
     get_event(job_id, EventKind.HANDED_BACK)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 Lease = dict[str, Any]
 
 
-def stored() -> dict[str, list[dict[str, Any]]]:
+def dump_all_but_tokens() -> dict[str, list[dict[str, Any]]]:
     """All but the tokens, whose last use is noted."""
     return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}
 
@@ -31,11 +31,11 @@ def stored() -> dict[str, list[dict[str, Any]]]:
 # ---------------------------------------------------------------------- whose lease it is, and how it came to be
 
 
-def guessed(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+def guess_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     return remote, {**remote.start_new_job(), "lease_id": str(uuid4())}
 
 
-def malformed(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+def malform_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     return remote, {**remote.start_new_job(), "lease_id": "not-a-lease"}
 
 
@@ -59,7 +59,7 @@ def of_a_local_worker(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     return remote, {**lease, "lease_id": str(token)}
 
 
-def recovered(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+def recover_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     lease = remote.start_new_job()
     long_ago = Now() - timedelta(days=1)
     Job.objects.filter(pk=lease["job_id"]).update(lease_expires_at=long_ago, beat_clock=None)
@@ -78,22 +78,22 @@ def retaken(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     return remote, lease
 
 
-def ended(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+def end_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     lease = remote.start_new_job()
     remote.complete(lease, "SKIPPED")
     return remote, lease
 
 
-def paused(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+def pause_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     lease = remote.start_new_job()
     job_services.pause(lease["job_id"])
     remote.complete(lease, "PAUSED")
     return remote, lease
 
 
-FOREIGN = (guessed, malformed, of_another_token, of_another_tenant, of_all_tenants, of_a_local_worker)
-STALE = (recovered, retaken, ended, paused)
-ITS_OWN_WORD = ((retaken, "hand back"), (paused, "hand back"))  # giving up what was stopped is what happened to it
+FOREIGN = (guess_lease, malform_lease, of_another_token, of_another_tenant, of_all_tenants, of_a_local_worker)
+STALE = (recover_lease, retaken, end_lease, pause_lease)
+ITS_OWN_WORD = ((retaken, "hand back"), (pause_lease, "hand back"))  # giving up what was stopped is what happened to it
 CALLS: dict[str, Callable[[RemoteClient, Lease], Any]] = {
     "heartbeat": lambda who, lease: who.send_heartbeat(lease, progress=0.9, tokens_used=9, logs=[{"message": "x"}]),
     "complete": lambda who, lease: who.complete(lease, "DONE", artifacts={"stolen": True}),
@@ -108,21 +108,21 @@ def test_a_lease_that_is_not_one_s_own_is_404_and_changes_nothing(
     remote: RemoteClient, lease_of: Any, call: str
 ) -> None:
     who, lease = lease_of(remote)
-    before = stored()
+    before = dump_all_but_tokens()
     refused = CALLS[call](who, lease)
     assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
-    assert stored() == before
+    assert dump_all_but_tokens() == before
 
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("lease_of", STALE, ids=lambda function: function.__name__)
 def test_a_lease_that_is_over_is_409_and_changes_nothing(remote: RemoteClient, lease_of: Any, call: str) -> None:
     who, lease = lease_of(remote)
-    before = stored()
+    before = dump_all_but_tokens()
     refused = CALLS[call](who, lease)
     expected = (200, None) if (lease_of, call) in ITS_OWN_WORD else (409, "lease_lost")
     assert (refused.status_code, refused.json().get("code")) == expected
-    assert stored() == before
+    assert dump_all_but_tokens() == before
 
 
 def test_a_job_that_was_not_started_cannot_be_completed(remote: RemoteClient) -> None:
@@ -131,17 +131,17 @@ def test_a_job_that_was_not_started_cannot_be_completed(remote: RemoteClient) ->
             job_id = remote.submit()
             for _ in range(polls):
                 remote.poll()
-            before = stored()
+            before = dump_all_but_tokens()
             refused = remote.complete({"job_id": job_id, "lease_id": lease_id})
             assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
-            assert stored() == before
+            assert dump_all_but_tokens() == before
 
 
 def test_a_lease_is_good_for_its_own_job_only(remote: RemoteClient) -> None:
     mine, other = remote.start_new_job(slot=0), remote.start_new_job(slot=1)
-    before = stored()
+    before = dump_all_but_tokens()
     assert remote.complete({"job_id": other["job_id"], "lease_id": mine["lease_id"]}).status_code == 404
-    assert stored() == before
+    assert dump_all_but_tokens() == before
 
 
 # ---------------------------------------------------------------------- starting
@@ -151,10 +151,10 @@ def test_one_s_own_start_repeated_gets_the_same_answer(remote: RemoteClient) -> 
     job_id = remote.submit()
     remote.poll()
     first = remote.try_start(job_id, pid=1)
-    before = stored()
+    before = dump_all_but_tokens()
     again = remote.try_start(job_id, pid=1)
     assert (again.status_code, again.content) == (200, first.content)
-    assert stored() == before
+    assert dump_all_but_tokens() == before
 
 
 @pytest.mark.parametrize(
@@ -168,20 +168,20 @@ def test_one_s_own_start_repeated_gets_the_same_answer(remote: RemoteClient) -> 
 )
 def test_somebody_else_s_start_is_refused(remote: RemoteClient, other: Any, slot: int) -> None:
     lease = remote.start_new_job()
-    before = stored()
+    before = dump_all_but_tokens()
     refused = other(remote.api).try_start(lease["job_id"], slot)
     assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
-    assert stored() == before
+    assert dump_all_but_tokens() == before
 
 
 def test_a_slot_has_one_job_at_a_time(remote: RemoteClient) -> None:
     lease = remote.start_new_job()
     other = remote.submit()
     assert other in remote.poll_ids()
-    before = stored()
+    before = dump_all_but_tokens()
     refused = remote.try_start(other)
     assert (refused.status_code, refused.json()["code"]) == (409, "slot_busy")
-    assert stored() == before
+    assert dump_all_but_tokens() == before
     remote.complete(lease)
     remote.start(other)
 
@@ -191,10 +191,10 @@ def test_only_what_was_offered_can_be_started(remote: RemoteClient, status: Stat
     from tests.factories import job_in
 
     there = job_in(status, remote=True)
-    before = stored()
+    before = dump_all_but_tokens()
     refused = remote.try_start(there.pk)
     assert (refused.status_code, refused.json()["state"]) == (409, status)
-    assert stored() == before
+    assert dump_all_but_tokens() == before
 
 
 def test_another_tenant_s_job_cannot_be_started(remote: RemoteClient) -> None:
@@ -213,10 +213,10 @@ def test_an_end_that_is_said_again_gets_the_same_answer(remote: RemoteClient, st
     if state in ("CANCELED", "PAUSED"):
         {"CANCELED": job_services.cancel, "PAUSED": job_services.pause}[state](lease["job_id"])
     first = remote.complete(lease, state, artifacts={"x": 1})
-    before = stored()
+    before = dump_all_but_tokens()
     again = remote.complete(lease, state, artifacts={"x": 1})
     assert (first.status_code, again.status_code, again.content) == (200, 200, first.content)
-    assert stored() == before
+    assert dump_all_but_tokens() == before
     assert JobEvent.objects.filter(job_id=lease["job_id"], token=lease["lease_id"]).count() == 2
 
 
@@ -229,5 +229,5 @@ def test_another_word_after_the_end_is_refused(remote: RemoteClient) -> None:
 
 
 def test_a_worker_whose_job_was_recovered_hears_so_and_not_that_it_is_done(remote: RemoteClient) -> None:
-    who, lease = recovered(remote)
+    who, lease = recover_lease(remote)
     assert who.complete(lease, "FAILED", error="lease expired").status_code == 409

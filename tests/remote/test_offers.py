@@ -310,7 +310,7 @@ def test_pollers_that_fell_silent_are_forgotten(remote: RemoteClient) -> None:
 
 def test_an_idle_poll_writes_nothing(remote: RemoteClient) -> None:
     remote.poll()
-    with CaptureQueriesContext(connection) as said:
+    with CaptureQueriesContext(connection) as captured:
         assert remote.poll() == []
-    written = [item["sql"] for item in said if not item["sql"].lstrip().startswith("SELECT")]
+    written = [item["sql"] for item in captured if not item["sql"].lstrip().startswith("SELECT")]
     assert written == []

@@ -45,13 +45,13 @@ def rare(ctx: Any, lane: str = "", pool: str = "", number: int = 0, seconds: flo
 
 
 @job("sample.left")
-def left(ctx: Any, number: int) -> None:
+def run_left(ctx: Any, number: int) -> None:
     with record_call(ctx, "sample.left"):
         _await_beat()
 
 
 @job("sample.right")
-def right(ctx: Any, number: int) -> None:
+def run_right(ctx: Any, number: int) -> None:
     with record_call(ctx, "sample.right"):
         _await_beat()
 
@@ -105,10 +105,10 @@ def fail(ctx: Any, lane: str = "", times: int = 1_000_000) -> int:
         return int(ctx.attempt)
 
 
-@job("sample.fail_when_told")
-def fail_when_told(ctx: Any, gate: str) -> None:
+@job("sample.fail_at_gate")
+def fail_at_gate(ctx: Any, gate: str) -> None:
     """Deaf to stops; fails once somebody makes the file `gate`."""
-    with record_call(ctx, "sample.fail_when_told"):
+    with record_call(ctx, "sample.fail_at_gate"):
         _await(Path(gate))
         raise RuntimeError("told to fail")
 

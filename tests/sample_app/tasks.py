@@ -74,5 +74,5 @@ def spend(context: Any, tokens: int) -> str:
 
 
 @task(target="press", max_retries=5, max_runtime_sec=60, tags=("a", "b"), resource="printer")
-def printed() -> None:
+def print_all() -> None:
     """Has all that only a job can have."""

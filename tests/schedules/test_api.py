@@ -35,7 +35,7 @@ def api() -> ApiClient:
     return ApiClient()
 
 
-def made(api: ApiClient, **fields: Any) -> dict[str, Any]:
+def create_schedule(api: ApiClient, **fields: Any) -> dict[str, Any]:
     response = api.post("/schedules", {**PLAIN, **fields})
     assert response.status_code == 201, response.content
     document: dict[str, Any] = response.json()
@@ -43,7 +43,7 @@ def made(api: ApiClient, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_schedule_is_made_read_changed_and_deleted(api: ApiClient) -> None:
-    schedule = made(api, priority="HIGH", target="book-1")
+    schedule = create_schedule(api, priority="HIGH", target="book-1")
     assert set(schedule) >= FIELDS
     assert (schedule["priority"], schedule["catch_up"], schedule["overlap"]) == (75, "latest", "allow")
     assert schedule["next_fire_at"].endswith("Z")
@@ -58,13 +58,13 @@ def test_a_schedule_is_made_read_changed_and_deleted(api: ApiClient) -> None:
 
 def test_rules_and_templates_in_all_their_forms(api: ApiClient) -> None:
     JobTemplateFactory.create(name="preset", job_type=TYPE)
-    every = made(api, name="a", cron=None, every_sec=90, anchor_at="2026-01-01T00:00:00+01:00")
+    every = create_schedule(api, name="a", cron=None, every_sec=90, anchor_at="2026-01-01T00:00:00+01:00")
     assert (every["every_sec"], every["anchor_at"]) == (90, "2025-12-31T23:00:00Z")
-    once = made(api, name="b", cron=None, run_at="2099-01-01T00:00:00Z")
+    once = create_schedule(api, name="b", cron=None, run_at="2099-01-01T00:00:00Z")
     assert once["next_fire_at"] == once["run_at"] == "2099-01-01T00:00:00Z"
-    preset = made(api, name="c", job_type=None, template="preset")
+    preset = create_schedule(api, name="c", job_type=None, template="preset")
     assert (preset["job_type"], preset["template"]) == (None, "preset")
-    assert made(api, name="d", every_sec=60.0, cron=None)["every_sec"] == 60
+    assert create_schedule(api, name="d", every_sec=60.0, cron=None)["every_sec"] == 60
 
 
 @pytest.mark.parametrize(("fields", "where"), REFUSED)
@@ -77,20 +77,20 @@ def test_nonsense_is_422_and_names_the_field(fields: dict[str, Any], where: list
 
 
 def test_a_name_that_is_taken_is_409(api: ApiClient) -> None:
-    made(api)
+    create_schedule(api)
     response = api.post("/schedules", PLAIN)
     assert (response.status_code, response.json()["code"]) == (409, "name_taken")
 
 
 def test_a_template_that_a_schedule_uses_cannot_be_deleted(api: ApiClient) -> None:
     template = JobTemplateFactory.create(name="preset", job_type=TYPE)
-    made(api, job_type=None, template="preset")
+    create_schedule(api, job_type=None, template="preset")
     response = api.delete(f"/job-templates/{template.pk}")
     assert (response.status_code, response.json()["code"]) == (409, "in_use")
 
 
 def test_verbs_answer_with_what_they_did(api: ApiClient) -> None:
-    schedule = made(api)
+    schedule = create_schedule(api)
     path = f"/schedules/{schedule['id']}"
     disabled = api.post(f"{path}/disable", {"reason": "too loud"})
     assert disabled.status_code == 200
@@ -111,13 +111,13 @@ def test_verbs_answer_with_what_they_did(api: ApiClient) -> None:
 
 @pytest.mark.parametrize("body", [{"reason": 5}, {"reason": "x" * 2001}, {"reason": "\0"}, {"why": "x"}, [], '"x"'])
 def test_a_verbs_body_is_judged_too(body: Any, api: ApiClient) -> None:
-    path = f"/schedules/{made(api)['id']}"
+    path = f"/schedules/{create_schedule(api)['id']}"
     for verb in ("trigger", "enable", "disable", "skip-next"):
         assert api.post(f"{path}/{verb}", body).status_code == 422, verb
 
 
 def test_previews_of_a_schedule_and_of_an_expression(api: ApiClient) -> None:
-    schedule = made(api)
+    schedule = create_schedule(api)
     items = api.get(f"/schedules/{schedule['id']}/preview").json()["items"]
     assert (len(items), items[0]["fire_at"]) == (5, schedule["next_fire_at"])
     assert set(items[0]) == {"fire_at", "local", "note"}
@@ -181,7 +181,7 @@ def test_a_broken_row_is_shown_and_previewed_without_a_500(api: ApiClient) -> No
 
 
 def test_lists_are_filtered(api: ApiClient) -> None:
-    one, two = made(api, name="one"), made(api, name="two", enabled=False)
+    one, two = create_schedule(api, name="one"), create_schedule(api, name="two", enabled=False)
     found = lambda query: [schedule["id"] for schedule in api.get(f"/schedules?{query}").json()["items"]]  # noqa: E731
     assert found("") == [two["id"], one["id"]]
     assert (found("enabled=true"), found("enabled=false")) == ([one["id"]], [two["id"]])
@@ -234,7 +234,7 @@ def test_who_may_not_see_payloads_sees_no_params() -> None:
 
 
 def test_masked_params_survive_an_edit(api: ApiClient) -> None:
-    schedule = made(api, params={"password": "hunter2", "a": 1})
+    schedule = create_schedule(api, params={"password": "hunter2", "a": 1})
     assert schedule["params"]["password"] == "••••••"
     api.patch(f"/schedules/{schedule['id']}", {"params": {**schedule["params"], "a": 2}})
     assert Schedule.objects.get().params == {"password": "hunter2", "a": 2}

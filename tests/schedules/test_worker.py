@@ -93,12 +93,12 @@ class TestPace:
 
         ticker, look = Ticker(), ticking._read_next_due
 
-        def told_meanwhile() -> Any:
+        def list_meanwhile() -> Any:
             found = look()
             ticker.wake()
             return found
 
-        monkeypatch.setattr(ticking, "_read_next_due", told_meanwhile)
+        monkeypatch.setattr(ticking, "_read_next_due", list_meanwhile)
         ticker.tick()
         monkeypatch.undo()
         assert self.ask(ticker) > 0

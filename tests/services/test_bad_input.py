@@ -199,8 +199,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "retry": job_services.retry,
     "resolve": job_services.resolve,
     "release": job_services.release,
-    "move": lambda job_id, **more: job_services.move(job_id, to="top", **more),
-    "update": lambda job_id, **more: job_services.update(job_id, {"tags": ["x"]}, **more),
+    "move": lambda job_id, **extra: job_services.move(job_id, to="top", **extra),
+    "update": lambda job_id, **extra: job_services.update(job_id, {"tags": ["x"]}, **extra),
 }
 NO_IDS = ["", "x", "0" * 31, "0" * 33, "123e4567", 7, None, b"x", ["x"], NUL, str(NOBODY) + "\n", NOBODY]
 
@@ -232,7 +232,7 @@ def test_a_bad_reason_is_refused_before_anything_moves(verb: str, reason: str) -
 @pytest.mark.parametrize("reason", BAD_REASONS)
 def test_a_bad_reason_of_a_submission_is_refused(reason: str) -> None:
     before = dump_tables()
-    for submit in (lambda **more: job_services.enqueue(NOTE, {"text": "a"}, **more), _many):
+    for submit in (lambda **extra: job_services.enqueue(NOTE, {"text": "a"}, **extra), _many):
         with pytest.raises(InvalidInput) as refusal:
             submit(reason=BAD_REASONS[reason])
         assert refusal.value.errors[0]["loc"] == ["reason"]

@@ -48,18 +48,18 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
         del connections["elsewhere"]
 
 
-def found(*, deploy: bool = False) -> set[str]:
+def list_check_ids(*, deploy: bool = False) -> set[str]:
     messages = checks.run_checks(tags=["jobs"], include_deployment_checks=deploy)
     return {str(message.id) for message in messages}
 
 
 def found_on(routed: str, *, deploy: bool = False) -> set[str]:
     with override_settings(DATABASE_ROUTERS=[f"{__name__}.{routed.title()}"]):
-        return found(deploy=deploy)
+        return list_check_ids(deploy=deploy)
 
 
 def test_the_product_as_shipped_has_nothing_to_report() -> None:
-    assert found(deploy=True) == set()
+    assert list_check_ids(deploy=True) == set()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_the_product_as_shipped_has_nothing_to_report() -> None:
 )
 def test_wrong_settings_are_errors(raw: Any, ids: set[str]) -> None:
     with override_settings(JOBSCHEDULER=raw):
-        assert found() == ids
+        assert list_check_ids() == ids
 
 
 def test_the_check_command_fails_and_names_the_key_and_its_neighbour() -> None:
@@ -101,7 +101,7 @@ def test_the_check_command_fails_and_names_the_key_and_its_neighbour() -> None:
 
 def test_times_without_zones_are_an_error() -> None:
     with override_settings(USE_TZ=False):
-        assert found() == {"jobs.E005"}
+        assert list_check_ids() == {"jobs.E005"}
 
 
 @pytest.mark.parametrize("mode", [None, "DEFERRED", "EXCLUSIVE"])

@@ -53,7 +53,7 @@ def _handed_back() -> Job:
     return job
 
 
-def _stopped() -> Job:
+def _pause_running() -> Job:
     job = job_services.pause(_running().pk)
     assert job.lease_token is not None
     finish.stop(job.pk, job.lease_token, actor=executor.WORKER)
@@ -64,18 +64,18 @@ def _dispatching() -> Job:
     return executor.offer(_enqueue().pk)
 
 
-def _skipped() -> Job:
+def _skip_running() -> Job:
     job = _running()
     executor.finish(job, Skipped("nothing to do"))
     return job
 
 
-def _failed() -> Job:
+def _fail_running() -> Job:
     return executor.fail(_running())
 
 
-def _resolved() -> Job:
-    return job_services.resolve(_failed().pk)
+def _resolve_failed() -> Job:
+    return job_services.resolve(_fail_running().pk)
 
 
 def _backoff() -> Job:
@@ -83,7 +83,7 @@ def _backoff() -> Job:
 
 
 def _failed_twice() -> Job:
-    first = _failed()
+    first = _fail_running()
     executor.fail(executor.claim(job_services.retry(first.pk)))
     return first
 
@@ -95,7 +95,7 @@ def _chain_of_three() -> Job:
 
 
 def _succeeded_at_last() -> Job:
-    first = _failed()
+    first = _fail_running()
     executor.complete(executor.claim(job_services.retry(first.pk)))
     return first
 
@@ -120,17 +120,17 @@ SITUATIONS: dict[str, Callable[[], Job]] = {
     "asked to pause": lambda: job_services.pause(_running().pk),
     "handed back": _handed_back,
     "paused before it started": lambda: job_services.pause(_enqueue(target="book-1").pk),
-    "paused while it ran": _stopped,
+    "paused while it ran": _pause_running,
     "completed": lambda: executor.complete(_running()),
-    "skipped": _skipped,
+    "skipped": _skip_running,
     "cancelled": lambda: job_services.cancel(_enqueue().pk),
-    "failed": _failed,
-    "resolved": _resolved,
+    "failed": _fail_running,
+    "resolved": _resolve_failed,
     "failed, its retry in backoff": _backoff,
     "retry in backoff": lambda: _retry_of(_backoff()),
-    "failed, its retry queued": lambda: job_services.retry(_failed().pk).retry_of,  # type: ignore[return-value]
-    "queued retry": lambda: job_services.retry(_failed().pk),
-    "running retry": lambda: executor.claim(job_services.retry(_failed().pk)),
+    "failed, its retry queued": lambda: job_services.retry(_fail_running().pk).retry_of,  # type: ignore[return-value]
+    "queued retry": lambda: job_services.retry(_fail_running().pk),
+    "running retry": lambda: executor.claim(job_services.retry(_fail_running().pk)),
     "failed, its retry failed": _failed_twice,
     "failed retry": lambda: _retry_of(_failed_twice()),
     "failed, its retry completed": _succeeded_at_last,
@@ -150,7 +150,7 @@ CALLS: dict[str, Callable[[Job], object]] = {
 
 
 @contextmanager
-def built(situation: str) -> Iterator[Job]:
+def build_situation(situation: str) -> Iterator[Job]:
     """A job in this situation, for as long as the block lasts."""
     with transaction.atomic():
         yield Job.objects.get(pk=SITUATIONS[situation]().pk)
@@ -167,7 +167,7 @@ def _ask(api: ApiClient, action: str, job: Job) -> Any:
 def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: str) -> None:
     api, boss = ApiClient("operate", "read"), log_in(User.objects.create_superuser("boss"))
     for action in ACTIONS:
-        with built(situation) as job:
+        with build_situation(situation) as job:
             facts, before = gather_facts(job), dump_tables()
             allowed = allowed_actions(facts)
             is_allowed = action in allowed
@@ -195,10 +195,10 @@ def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: 
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_what_a_409_lists_is_then_accepted(situation: str) -> None:
     api = ApiClient("operate", "read")
-    with built(situation) as job:
+    with build_situation(situation) as job:
         refused = next(action for action in ACTIONS if action not in allowed_actions(gather_facts(job)))
     for action in ACTIONS:
-        with built(situation) as job:
+        with build_situation(situation) as job:
             listed = _ask(api, refused, job).json()["allowed"]
             assert (_ask(api, action, job).status_code in (200, 201)) == (action in listed)
 
@@ -207,7 +207,7 @@ def test_what_a_409_lists_is_then_accepted(situation: str) -> None:
 def test_each_field_is_refused_by_its_name(situation: str) -> None:
     api = ApiClient("operate", "read")
     for field, value in ALL_FIELDS.items():
-        with built(situation) as job:
+        with build_situation(situation) as job:
             answer = api.patch(f"/jobs/{job.pk}", {field: value})
             is_frozen = field in ("params", "target") and job.dispatched_at is not None
             waits = job.status in (Status.PENDING, Status.QUEUED, Status.PAUSED)
@@ -276,7 +276,7 @@ def test_a_dry_run_over_a_whole_chain_tells_what_then_happens(action: str) -> No
 def test_every_status_is_among_the_situations() -> None:
     found = set()
     for situation in SITUATIONS:
-        with built(situation) as job:
+        with build_situation(situation) as job:
             found.add(job.status)
     assert found == set(Status)
 

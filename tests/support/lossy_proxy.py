@@ -40,7 +40,7 @@ class LossyProxy:
         self._server.shutdown()
         self._server.server_close()
 
-    def _answered(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[Any, bytes] | None:
+    def _forward(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[Any, bytes] | None:
         """The answer, or None if it got lost on the way back. It was given in any case."""
         upstream = http.client.HTTPConnection(self.host, self.port, timeout=30)
         try:
@@ -60,7 +60,7 @@ class LossyProxy:
             def forward(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 kept = {name: value for name, value in self.headers.items() if name.lower() != "connection"}
-                found = proxy._answered(self.command, self.path, body, kept)
+                found = proxy._forward(self.command, self.path, body, kept)
                 self.close_connection = True
                 if found is None:
                     return

@@ -47,11 +47,11 @@ HANDLERS = {"remote.work": of_job, "remote.rare": of_job}
 
 
 if __name__ == "__main__":
-    said = os.environ
+    environ = os.environ
     known = {
-        "job": said["JOB_ID"],
-        "type": said["JOB_TYPE"],
-        "fence": int(said["FENCE"]),
-        "attempt": int(said["ATTEMPT"]),
+        "job": environ["JOB_ID"],
+        "type": environ["JOB_TYPE"],
+        "fence": int(environ["FENCE"]),
+        "attempt": int(environ["ATTEMPT"]),
     }
     sys.stdout.write(json.dumps(work(known, json.load(sys.stdin))))

@@ -40,13 +40,13 @@ def unlocked_limits() -> None:
     """Counts what is active without locking the limits first."""
     from jobs.engine.selection import limits
 
-    def counted(connection: Any, *, all_rows: bool, lock: bool) -> Any:
+    def read_unlocked(connection: Any, *, all_rows: bool, lock: bool) -> Any:
         found = read(connection, all_rows=all_rows, lock=False)
         if lock:
             time.sleep(0.05)  # what it counted grows old
         return found
 
-    read, limits.read_limits = limits.read_limits, counted
+    read, limits.read_limits = limits.read_limits, read_unlocked
 
 
 def backwards() -> None:
@@ -140,19 +140,19 @@ def unlocked_admission() -> None:
     from jobs.engine.selection import admission
     from jobs.models import SystemSnapshot
 
-    def unlocked() -> Any:
+    def read_unlocked() -> Any:
         from django.db.models.functions import Now
 
         SystemSnapshot.objects.get_or_create(pk=SystemSnapshot.SINGLETON_ID)
         return SystemSnapshot.objects.annotate(now=Now()).get()
 
-    def counted() -> Any:
+    def read_slowly() -> Any:
         found = costs()
         time.sleep(0.1)  # what it counted grows old, also on a machine with other things to do
         return found
 
-    system_load.lock_row = unlocked
-    costs, admission.count_costs = admission.count_costs, counted
+    system_load.lock_row = read_unlocked
+    costs, admission.count_costs = admission.count_costs, read_slowly
 
 
 def unguarded_isolation() -> None:

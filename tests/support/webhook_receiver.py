@@ -104,7 +104,7 @@ def run_receiver(behaviour: Behaviour | None = None, *, certificate: Path | None
     handler = type("Bound", (Handler,), {"receiver": made})
     with _Server(("127.0.0.1", 0), handler) as server:
         if certificate is not None:
-            server.socket = _secured(server.socket, certificate, made)
+            server.socket = _wrap_in_tls(server.socket, certificate, made)
         made.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
@@ -116,7 +116,7 @@ def run_receiver(behaviour: Behaviour | None = None, *, certificate: Path | None
             thread.join()
 
 
-def _secured(listening: socket.socket, certificate: Path, made: Receiver) -> socket.socket:
+def _wrap_in_tls(listening: socket.socket, certificate: Path, made: Receiver) -> socket.socket:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     context.sni_callback = lambda _sock, name, _context: made.names.append(name)

@@ -202,13 +202,13 @@ def get_job(job_id: UUID) -> Job:
 
 
 def wait_for_status(job_id: UUID, *wanted: Status, seconds: float = WAIT_SEC, fleet: Fleet | None = None) -> Job:
-    def told() -> str:
+    def describe() -> str:
         story = "\n".join(f"{e.at:%H:%M:%S.%f} {e.kind} {e.reason} {e.data}" for e in list_events(job_id))
         return f"job {job_id} becomes {' or '.join(wanted)}, it is {get_job(job_id).status}:\n{story}\n" + (
             fleet.logs() if fleet else ""
         )
 
-    wait_until(lambda: Job.objects.filter(pk=job_id, status__in=wanted).exists(), seconds, told)
+    wait_until(lambda: Job.objects.filter(pk=job_id, status__in=wanted).exists(), seconds, describe)
     return get_job(job_id)
 
 

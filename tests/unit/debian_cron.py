@@ -69,14 +69,14 @@ def _wake(entry: Entry, running: int, virtual: int) -> tuple[bool, int]:
     """One turn of the loop: whether the job is started, and the virtual time after it."""
     ahead = running - virtual
     if 0 < ahead <= LATE:  # as usual, or woken a little late: every minute in turn
-        return any(entry.matches(_shown(number)) for number in range(virtual + 1, running + 1)), running
+        return any(entry.matches(_to_datetime(number)) for number in range(virtual + 1, running + 1)), running
     if LATE < ahead <= A_LOT:  # put forward: wildcards for this minute, fixed times for every minute missed
         if entry.is_wild:
-            return entry.matches(_shown(running)), running
-        return any(entry.matches(_shown(number)) for number in range(virtual + 1, running + 1)), running
+            return entry.matches(_to_datetime(running)), running
+        return any(entry.matches(_to_datetime(number)) for number in range(virtual + 1, running + 1)), running
     if -A_LOT < ahead <= 0:  # put back: wildcards only, until virtual time is caught up with
-        return entry.is_wild and entry.matches(_shown(running)), virtual
-    return entry.matches(_shown(running)), running  # a lot: begin anew
+        return entry.is_wild and entry.matches(_to_datetime(running)), virtual
+    return entry.matches(_to_datetime(running)), running  # a lot: begin anew
 
 
 def _clock(moment: datetime, zone: ZoneInfo) -> int:
@@ -84,7 +84,7 @@ def _clock(moment: datetime, zone: ZoneInfo) -> int:
     return int((moment.astimezone(zone).replace(tzinfo=None) - EPOCH) / MINUTE)
 
 
-def _shown(minutes: int) -> datetime:
+def _to_datetime(minutes: int) -> datetime:
     return EPOCH + minutes * MINUTE
 
 

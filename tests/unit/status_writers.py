@@ -23,10 +23,10 @@ INSERT_JOB = re.compile(r"\b(INSERT|REPLACE)\b[\s\w]*\bINTO\s+\"?jobscheduler_jo
 def writes_of_status(path: Path) -> list[str]:
     """One line for every place in this file that sets a job's status, or stores a whole job."""
     tree = ast.parse(path.read_text(), str(path))
-    return [f"{path.name}:{node.lineno}: {what}" for node, what in _found(tree)]
+    return [f"{path.name}:{node.lineno}: {what}" for node, what in _find_writes(tree)]
 
 
-def _found(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
+def _find_writes(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             yield from ((node, what) for what in _calls(node))

@@ -72,7 +72,7 @@ DEFAULTS = {
 }
 
 
-def named(value: Any) -> str:
+def make_test_id(value: Any) -> str:
     """A short test id: some of the values here are too large, or too hostile, to be one themselves."""
     if isinstance(value, str) and len(value) <= 40:
         return ascii(value)
@@ -155,7 +155,7 @@ def test_settings_that_are_no_dict_are_a_problem(raw: Any) -> None:
         (None, ""),
         (("LEASE_SEC",), ""),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_an_unknown_key_is_named_with_the_nearest_one(key: Any, hint: str) -> None:
     _, problems = read_settings({key: 1})
@@ -199,7 +199,7 @@ REFUSED: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), REFUSED, ids=named)
+@pytest.mark.parametrize(("key", "value"), REFUSED, ids=make_test_id)
 def test_an_ill_typed_or_impossible_value_is_a_problem_and_has_its_default(key: str, value: Any) -> None:
     accepted, problems = read_settings({key: value})
     assert [(problem.kind, problem.key) for problem in problems] == [(ProblemKind.INVALID, key)]
@@ -418,7 +418,7 @@ def test_the_environment_is_read_by_the_type_of_each_key(key: str, text: str, va
         ("WEBHOOK_PORTS", "http"),
         ("LEGACY_SUNSET", "tomorrow"),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_an_unreadable_variable_is_reported_as_the_wrong_type(key: str, text: str) -> None:
     _, problems = read_settings(from_environ({f"JOBSCHEDULER_{key}": text}))

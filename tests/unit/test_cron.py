@@ -45,7 +45,7 @@ DAYS = {
 CASES = [(expression, place, day) for place, days in DAYS.items() for day in days for expression in EXPRESSIONS]
 
 
-def found(expression: str, place: str, begin: datetime, end: datetime) -> list[datetime]:
+def list_due_times(expression: str, place: str, begin: datetime, end: datetime) -> list[datetime]:
     """Due times as the scheduler finds them: each from the one before."""
     cron, times = Cron(expression, get_zone(place)), []
     last: datetime | None = begin - timedelta(seconds=1)
@@ -54,7 +54,7 @@ def found(expression: str, place: str, begin: datetime, end: datetime) -> list[d
     return times
 
 
-def told(times: list[datetime], place: str) -> list[str]:
+def format_times(times: list[datetime], place: str) -> list[str]:
     return [f"{moment.astimezone(ZoneInfo(place)):%d %H:%M %z}" for moment in times]
 
 
@@ -70,7 +70,7 @@ def test_the_days_of_the_table_are_days_on_which_clocks_change() -> None:
 def test_due_times_are_those_of_debians_cron(expression: str, place: str, day: tuple[int, int, int]) -> None:
     begin, end = whole_day(ZoneInfo(place), *day)
     expected = due_times(expression, ZoneInfo(place), begin, end)
-    assert told(found(expression, place, begin, end), place) == told(expected, place)
+    assert format_times(list_due_times(expression, place, begin, end), place) == format_times(expected, place)
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_due_times_are_those_of_debians_cron(expression: str, place: str, day: t
 )
 def test_the_rules_in_words(expression: str, place: str, day: tuple[int, int, int], expected: list[str]) -> None:
     begin, end = whole_day(ZoneInfo(place), *day)
-    times = told(found(expression, place, begin, end), place)
+    times = format_times(list_due_times(expression, place, begin, end), place)
     assert [moment for moment in times if moment[:2] == f"{day[2]:02}"] == expected
 
 
 def test_the_repeated_half_hour_of_lord_howe_comes_twice_for_what_follows_the_clock() -> None:
     begin, end = whole_day(ZoneInfo("Australia/Lord_Howe"), 2026, 4, 5)
-    times = told(found("45 */1 * * *", "Australia/Lord_Howe", begin, end), "Australia/Lord_Howe")
+    times = format_times(list_due_times("45 */1 * * *", "Australia/Lord_Howe", begin, end), "Australia/Lord_Howe")
     assert [moment for moment in times if moment.startswith("05 01:45")] == ["05 01:45 +1100", "05 01:45 +1030"]
 
 
@@ -119,7 +119,7 @@ def test_any_expression_in_any_zone_is_as_debians_cron_has_it() -> None:
             day = datetime(*chance.choice(DAYS[place]), tzinfo=UTC)
         begin, end = day - timedelta(hours=chance.randint(0, 40)), day + timedelta(hours=chance.randint(1, 40))
         expected = due_times(expression, ZoneInfo(place), begin, end)
-        assert found(expression, place, begin, end) == expected, (expression, place, begin, end)
+        assert list_due_times(expression, place, begin, end) == expected, (expression, place, begin, end)
 
 
 def any_expression(chance: random.Random) -> str:
@@ -138,7 +138,7 @@ def test_a_due_time_is_the_same_from_wherever_one_looks(expression: str, place: 
     cron = Cron(expression, get_zone(place))
     for day in DAYS.get(place, ((2026, 3, 29),)):
         begin, end = whole_day(ZoneInfo(place), *day)
-        times = found(expression, place, begin, end)
+        times = list_due_times(expression, place, begin, end)
         moment = begin - timedelta(seconds=1)
         while moment < end - timedelta(days=1, hours=-13):
             assert cron.next_after(moment) == next(item for item in times if item > moment), moment

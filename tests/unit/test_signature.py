@@ -47,7 +47,7 @@ def every_type(
 ) -> None: ...
 
 
-def refused(func: Callable[..., Any], params: dict[str, Any]) -> list[tuple[list[str | int], str]]:
+def list_refusals(func: Callable[..., Any], params: dict[str, Any]) -> list[tuple[list[str | int], str]]:
     with pytest.raises(InvalidParams) as caught:
         Signature(func).validate(params)
     assert all(error["msg"] for error in caught.value.errors)
@@ -64,7 +64,7 @@ def test_valid_params_come_back_as_they_were_without_the_defaults() -> None:
 
 
 def test_every_wrong_field_is_named_at_once() -> None:
-    assert refused(generate, {"words": "12", "wrods": 1}) == [
+    assert list_refusals(generate, {"words": "12", "wrods": 1}) == [
         (["params", "topic"], "missing"),
         (["params", "words"], "int_type"),
         (["params", "wrods"], "extra_forbidden"),
@@ -73,7 +73,7 @@ def test_every_wrong_field_is_named_at_once() -> None:
 
 @pytest.mark.parametrize("value", ["12", True, 12.5, None, [1]])
 def test_an_integer_is_an_integer_and_nothing_else(value: Any) -> None:
-    [(loc, _kind)] = refused(generate, {"topic": "sea", "words": value})
+    [(loc, _kind)] = list_refusals(generate, {"topic": "sea", "words": value})
     assert loc == ["params", "words"]
 
 
@@ -81,13 +81,13 @@ def test_an_integer_is_an_integer_and_nothing_else(value: Any) -> None:
 def test_a_boolean_is_true_or_false_and_nothing_else(value: Any) -> None:
     def handler(dry: bool) -> None: ...
 
-    assert [loc for loc, _kind in refused(handler, {"dry": value})] == [["params", "dry"]]
+    assert [loc for loc, _kind in list_refusals(handler, {"dry": value})] == [["params", "dry"]]
 
 
 def test_an_error_inside_a_value_is_named_by_its_path() -> None:
     def handler(pages: list[Page]) -> None: ...
 
-    assert refused(handler, {"pages": [{"number": 1}, {"number": "2"}]}) == [
+    assert list_refusals(handler, {"pages": [{"number": 1}, {"number": "2"}]}) == [
         (["params", "pages", 1, "number"], "int_type")
     ]
 
@@ -102,7 +102,7 @@ def test_an_error_does_not_repeat_the_value() -> None:
 def test_what_is_not_json_is_refused_even_where_anything_goes(value: Any) -> None:
     def handler(first: Any, second: Any) -> None: ...
 
-    assert refused(handler, {"first": 1, "second": value}) == [(["params", "second"], "json_type")]
+    assert list_refusals(handler, {"first": 1, "second": value}) == [(["params", "second"], "json_type")]
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:
@@ -110,18 +110,18 @@ def test_a_value_that_contains_itself_is_refused() -> None:
 
     tree: list[Any] = []
     tree.append(tree)
-    assert refused(handler, {"tree": tree}) == [(["params", "tree"], "json_type")]
+    assert list_refusals(handler, {"tree": tree}) == [(["params", "tree"], "json_type")]
 
 
 def test_half_a_surrogate_pair_is_refused() -> None:
-    assert refused(generate, {"topic": "\ud800"}) == [(["params"], "json_invalid")]
+    assert list_refusals(generate, {"topic": "\ud800"}) == [(["params"], "json_invalid")]
 
 
 @pytest.mark.parametrize("params", [[], None, "topic"])
 def test_params_that_are_no_object_are_refused(params: Any) -> None:
     def handler(topic: str = "sea") -> None: ...
 
-    assert refused(handler, params) == [(["params"], "dict_type")]
+    assert list_refusals(handler, params) == [(["params"], "dict_type")]
 
 
 def test_a_handler_without_parameters_takes_none() -> None:
@@ -129,7 +129,7 @@ def test_a_handler_without_parameters_takes_none() -> None:
 
     assert Signature(handler).validate({}) == {}
     assert Signature(handler).arguments({}) == {}
-    assert refused(handler, {"topic": "sea"}) == [(["params", "topic"], "extra_forbidden")]
+    assert list_refusals(handler, {"topic": "sea"}) == [(["params", "topic"], "extra_forbidden")]
 
 
 def test_an_unannotated_parameter_takes_any_json_value() -> None:
@@ -152,20 +152,20 @@ def test_annotated_keywords_are_judged_by_their_annotation() -> None:
     def handler(**counts: int) -> None: ...
 
     assert Signature(handler).validate({"red": 1}) == {"red": 1}
-    assert refused(handler, {"red": "1"}) == [(["params", "red"], "int_type")]
+    assert list_refusals(handler, {"red": "1"}) == [(["params", "red"], "int_type")]
 
 
 def test_further_names_cannot_stand_in_for_the_context() -> None:
     def handler(ctx: Any, **rest: Any) -> None: ...
 
-    assert refused(handler, {"ctx": 1}) == [(["params", "ctx"], "reserved")]
+    assert list_refusals(handler, {"ctx": 1}) == [(["params", "ctx"], "reserved")]
 
 
 def test_limits_in_annotations_are_kept() -> None:
     def handler(share: Annotated[int, Field(ge=0, le=100)]) -> None: ...
 
     assert Signature(handler).validate({"share": 100})
-    assert refused(handler, {"share": 101}) == [(["params", "share"], "less_than_equal")]
+    assert list_refusals(handler, {"share": 101}) == [(["params", "share"], "less_than_equal")]
 
 
 def test_any_name_may_be_a_parameter() -> None:
@@ -223,7 +223,7 @@ def test_params_stored_for_an_older_handler_are_refused_at_the_call() -> None:
 def test_ctx_is_no_param() -> None:
     assert Signature(generate).takes_ctx
     assert list(Signature(generate).get_schema()["properties"]) == ["topic", "words"]
-    assert refused(generate, {"topic": "sea", "ctx": 1}) == [(["params", "ctx"], "extra_forbidden")]
+    assert list_refusals(generate, {"topic": "sea", "ctx": 1}) == [(["params", "ctx"], "extra_forbidden")]
 
 
 def test_a_handler_may_do_without_ctx() -> None:
@@ -242,7 +242,7 @@ def test_the_signature_of_a_wrapped_function_is_that_of_the_function_itself() ->
     def wrapper(*args: Any, **kwargs: Any) -> Any: ...
 
     assert Signature(wrapper).takes_ctx
-    assert refused(wrapper, {"topic": 1}) == [(["params", "topic"], "string_type")]
+    assert list_refusals(wrapper, {"topic": 1}) == [(["params", "topic"], "string_type")]
 
 
 def takes_a_class(engine: InvalidParams) -> None: ...
@@ -364,12 +364,12 @@ def test_further_names_are_typed_by_the_annotation_of_the_keywords() -> None:
 @pytest.mark.parametrize("text", ["twelve", "", "1.5", "NaN", "[1]"])
 def test_a_word_that_cannot_be_read_is_left_for_validate_to_refuse_by_name(text: str) -> None:
     coerced = Signature(generate).coerce_text({"topic": "sea", "words": text})
-    assert [loc for loc, _kind in refused(generate, coerced)] == [["params", "words"]]
+    assert [loc for loc, _kind in list_refusals(generate, coerced)] == [["params", "words"]]
 
 
 def test_an_unknown_word_is_left_for_validate_to_refuse_by_name() -> None:
     coerced = Signature(generate).coerce_text({"topic": "sea", "wrods": "5"})
-    assert refused(generate, coerced) == [(["params", "wrods"], "extra_forbidden")]
+    assert list_refusals(generate, coerced) == [(["params", "wrods"], "extra_forbidden")]
 
 
 # schema

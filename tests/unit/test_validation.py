@@ -23,14 +23,14 @@ NAN, INFINITY = float("nan"), float("inf")
 SURROGATE = "\ud800"
 
 
-def named(value: Any) -> str:
+def make_test_id(value: Any) -> str:
     """A short test id: some of the values here are too large, or too hostile, to be one themselves."""
     if isinstance(value, str) and len(value) <= 40:
         return ascii(value)
     return type(value).__name__
 
 
-def nested(levels: int) -> Any:
+def nest_value(levels: int) -> Any:
     value: Any = 1
     for level in range(levels):
         value = [value] if level % 2 else {"a": value}
@@ -79,20 +79,20 @@ class Chatty:
 Point = namedtuple("Point", "x y")
 
 
-@pytest.mark.parametrize("value", [None, 1, True, b"bytes", ["a"], {}, NAN], ids=named)
+@pytest.mark.parametrize("value", [None, 1, True, b"bytes", ["a"], {}, NAN], ids=make_test_id)
 def test_text_is_text_and_nothing_else(value: Any) -> None:
     with pytest.raises(InvalidInput, match="name: must be text"):
         fields.parse_text(value, "name")
 
 
-@pytest.mark.parametrize("value", ["a\0b", "\0", SURROGATE, "a\udfff", "é\udc80"], ids=named)
+@pytest.mark.parametrize("value", ["a\0b", "\0", SURROGATE, "a\udfff", "é\udc80"], ids=make_test_id)
 def test_text_that_no_database_stores_is_refused(value: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         fields.parse_text(value, "name")
     assert caught.value.errors[0]["loc"] == ["name"]
 
 
-@pytest.mark.parametrize("value", ["", " ", "\n\t"], ids=named)
+@pytest.mark.parametrize("value", ["", " ", "\n\t"], ids=make_test_id)
 def test_empty_text_is_refused_unless_allowed(value: str) -> None:
     assert fields.parse_text(value, "reason", allow_empty=True) == value
     with pytest.raises(InvalidInput, match="must not be empty"):
@@ -105,14 +105,16 @@ def test_text_is_measured_in_characters() -> None:
         fields.parse_text("é" * 6, "name", max_length=5)
 
 
-@pytest.mark.parametrize("value", ["a\nb", "a\rb", "a\tb", "\x1b[31mred", "a\x7f", "a\x85b", "a\u2028b"], ids=named)
+@pytest.mark.parametrize(
+    "value", ["a\nb", "a\rb", "a\tb", "\x1b[31mred", "a\x7f", "a\x85b", "a\u2028b"], ids=make_test_id
+)
 def test_a_single_line_has_no_control_characters(value: str) -> None:
     assert fields.parse_text(value, "name") == value
     with pytest.raises(InvalidInput, match="control character"):
         fields.parse_text(value, "name", single_line=True)
 
 
-@pytest.mark.parametrize("value", ["plain", "=1+1", "<script>", "naïve 日本 🌊", " padded "], ids=named)
+@pytest.mark.parametrize("value", ["plain", "=1+1", "<script>", "naïve 日本 🌊", " padded "], ids=make_test_id)
 def test_ordinary_text_passes_unchanged(value: str) -> None:
     assert fields.parse_text(value, "name", single_line=True) == value
 
@@ -122,13 +124,13 @@ def test_subclasses_of_text_become_plain_text() -> None:
     assert type(fields.parse_text(Word.SEA, "name")) is str
 
 
-@pytest.mark.parametrize("value", [True, False, None, "1", 1.0, NAN, [1], Decimal(1)], ids=named)
+@pytest.mark.parametrize("value", [True, False, None, "1", 1.0, NAN, [1], Decimal(1)], ids=make_test_id)
 def test_an_integer_is_neither_a_boolean_nor_a_float(value: Any) -> None:
     with pytest.raises(InvalidInput, match="n: must be a whole number"):
         fields.parse_integer(value, "n")
 
 
-@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400], ids=named)
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**400], ids=make_test_id)
 def test_an_integer_stays_within_64_bits(value: int) -> None:
     with pytest.raises(InvalidInput, match="must be from"):
         fields.parse_integer(value, "n")
@@ -144,13 +146,13 @@ def test_an_integer_stays_within_its_own_range() -> None:
             fields.parse_integer(value, "n", 0, 3)
 
 
-@pytest.mark.parametrize("value", [NAN, INFINITY, -INFINITY], ids=named)
+@pytest.mark.parametrize("value", [NAN, INFINITY, -INFINITY], ids=make_test_id)
 def test_a_number_is_finite(value: float) -> None:
     with pytest.raises(InvalidInput, match="finite"):
         fields.parse_number(value, "n")
 
 
-@pytest.mark.parametrize("value", [True, None, "1.5", [], Decimal(1)], ids=named)
+@pytest.mark.parametrize("value", [True, None, "1.5", [], Decimal(1)], ids=make_test_id)
 def test_a_number_is_a_number(value: Any) -> None:
     with pytest.raises(InvalidInput, match="must be a number"):
         fields.parse_number(value, "n")
@@ -163,7 +165,7 @@ def test_a_number_is_a_number(value: Any) -> None:
         (1.1, {"maximum": 1}, "at most 1"),
         (0, {"above": 0}, "more than 0"),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_a_number_keeps_its_limits(value: float, limits: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
@@ -171,7 +173,7 @@ def test_a_number_keeps_its_limits(value: float, limits: dict[str, float], messa
     assert fields.parse_number(0.5, "n", **limits) == 0.5
 
 
-@pytest.mark.parametrize("value", [0, 1, "true", None, []], ids=named)
+@pytest.mark.parametrize("value", [0, 1, "true", None, []], ids=make_test_id)
 def test_a_boolean_is_true_or_false(value: Any) -> None:
     assert fields.parse_boolean(True, "flag") is True
     with pytest.raises(InvalidInput, match="true or false"):
@@ -193,7 +195,7 @@ NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
         "2030-01-31T14:00:00+02:00",
         "2030-01-31T07:00:00-0500",
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_a_moment_comes_out_in_utc(value: Any) -> None:
     moment = fields.parse_time(value, "not_before")
@@ -227,7 +229,7 @@ def test_a_moment_comes_out_in_utc(value: Any) -> None:
         "+02030-01-31T12:00:00Z",
         "9" * 100_000,
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_a_moment_that_is_naive_or_impossible_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -246,7 +248,7 @@ def test_a_moment_that_is_naive_or_impossible_is_refused(value: Any) -> None:
         datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
         datetime.max.replace(tzinfo=UTC),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_a_moment_stays_within_the_calendar_in_every_time_zone(value: Any) -> None:
     with pytest.raises(InvalidInput):
@@ -281,7 +283,7 @@ def test_a_json_value_is_copied() -> None:
         (2**63 - 1, 2**63 - 1),
         (-(2**63), -(2**63)),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_what_python_says_otherwise_becomes_its_json(value: Any, copy: Any) -> None:
     for given, expected in ((value, copy), ({"k": value}, {"k": copy}), ([value], [copy])):
@@ -328,7 +330,7 @@ NOT_JSON = [
 ]
 
 
-@pytest.mark.parametrize("value", NOT_JSON, ids=named)
+@pytest.mark.parametrize("value", NOT_JSON, ids=make_test_id)
 def test_what_is_no_json_is_refused_wherever_it_hides(value: Any) -> None:
     for given in (value, [value], {"k": value}, {"a": [{"b": (value,)}]}):
         with pytest.raises(InvalidInput) as caught:
@@ -347,21 +349,21 @@ def test_a_refusal_leads_to_the_place() -> None:
 
 
 def test_depth_is_counted_in_containers_and_bounded_by_the_settings() -> None:
-    assert fields.parse_json_value(nested(32), "params") == nested(32)
+    assert fields.parse_json_value(nest_value(32), "params") == nest_value(32)
     with pytest.raises(InvalidInput, match="nested too deeply"):
-        fields.parse_json_value(nested(33), "params")
+        fields.parse_json_value(nest_value(33), "params")
     with override_settings(JOBSCHEDULER={"MAX_PARAMS_DEPTH": 2}):
-        fields.parse_json_value(nested(2), "params")
+        fields.parse_json_value(nest_value(2), "params")
         with pytest.raises(InvalidInput, match="nested too deeply"):
-            fields.parse_json_value(nested(3), "params")
+            fields.parse_json_value(nest_value(3), "params")
     with pytest.raises(InvalidInput, match="nested too deeply"):
         fields.parse_json_value([[]], "params", max_depth=1)
 
 
-@pytest.mark.parametrize("depth", [None, 10**6], ids=named)
+@pytest.mark.parametrize("depth", [None, 10**6], ids=make_test_id)
 def test_hostile_depth_is_a_clean_refusal(depth: int | None) -> None:
     with pytest.raises(InvalidInput, match="nested too deeply"):
-        fields.parse_json_value(nested(100_000), "params", max_depth=depth)
+        fields.parse_json_value(nest_value(100_000), "params", max_depth=depth)
 
 
 def test_a_structure_that_contains_itself_is_refused() -> None:
@@ -377,7 +379,9 @@ def test_a_small_graph_that_unfolds_into_a_huge_tree_is_refused() -> None:
         fields.parse_json_value(unfolding(31), "params")
 
 
-@pytest.mark.parametrize("value", ["x" * 1025, "é" * 513, {"x" * 1025: 1}, ["x" * 100] * 11, [1] * 520], ids=named)
+@pytest.mark.parametrize(
+    "value", ["x" * 1025, "é" * 513, {"x" * 1025: 1}, ["x" * 100] * 11, [1] * 520], ids=make_test_id
+)
 def test_size_is_bounded(value: Any) -> None:
     fields.parse_json_value(value, "params")
     with pytest.raises(InvalidInput, match="larger than 1024 bytes"):
@@ -390,7 +394,7 @@ def test_what_fits_into_a_body_is_never_refused_for_its_size() -> None:
     assert fields.parse_json_value(value, "params", max_bytes=size) == value
 
 
-@pytest.mark.parametrize("value", [None, [], "{}", 1, True, [("a", 1)]], ids=named)
+@pytest.mark.parametrize("value", [None, [], "{}", 1, True, [("a", 1)]], ids=make_test_id)
 def test_a_json_object_is_an_object(value: Any) -> None:
     assert fields.parse_json_object({"a": 1}, "params") == {"a": 1}
     with pytest.raises(InvalidInput, match="params: must be an object"):
@@ -398,41 +402,47 @@ def test_a_json_object_is_an_object(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "number"), [(0, 0), (100, 100), ("LOW", 25), ("normal", 50), ("High", 75), ("URGENT", 100)], ids=named
+    ("value", "number"),
+    [(0, 0), (100, 100), ("LOW", 25), ("normal", 50), ("High", 75), ("URGENT", 100)],
+    ids=make_test_id,
 )
 def test_a_priority_is_a_number_or_a_name(value: Any, number: int) -> None:
     assert fields.parse_priority(value) == number
 
 
-@pytest.mark.parametrize("value", [-1, 101, True, 50.0, "50", "", "highest", None, 10**30, "LOW\0"], ids=named)
+@pytest.mark.parametrize("value", [-1, 101, True, 50.0, "50", "", "highest", None, 10**30, "LOW\0"], ids=make_test_id)
 def test_any_other_priority_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="priority"):
         fields.parse_priority(value)
 
 
-@pytest.mark.parametrize("value", ["default", "a", "A.b-c_9", "x" * 64], ids=named)
+@pytest.mark.parametrize("value", ["default", "a", "A.b-c_9", "x" * 64], ids=make_test_id)
 def test_a_tenant_is_a_short_plain_name(value: str) -> None:
     assert fields.parse_tenant(value) == value
 
 
-@pytest.mark.parametrize("value", ["", "x" * 65, "a b", "a/b", "é", "a\n", "a\0", "１", None, 1, True], ids=named)
+@pytest.mark.parametrize(
+    "value", ["", "x" * 65, "a b", "a/b", "é", "a\n", "a\0", "１", None, 1, True], ids=make_test_id
+)
 def test_any_other_tenant_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="tenant"):
         fields.parse_tenant(value)
 
 
-@pytest.mark.parametrize("value", ["book-1", "x" * 200, "Büro 5 – 日本", "a:b?c#d%2F"], ids=named)
+@pytest.mark.parametrize("value", ["book-1", "x" * 200, "Büro 5 – 日本", "a:b?c#d%2F"], ids=make_test_id)
 def test_a_target_is_a_line_of_text(value: str) -> None:
     assert fields.parse_target(value) == value
 
 
-@pytest.mark.parametrize("value", ["", " ", "x" * 201, "a/b", "a\nb", "a\0", SURROGATE, "\x7f", None, 5], ids=named)
+@pytest.mark.parametrize(
+    "value", ["", " ", "x" * 201, "a/b", "a\nb", "a\0", SURROGATE, "\x7f", None, 5], ids=make_test_id
+)
 def test_any_other_target_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="target"):
         fields.parse_target(value)
 
 
-@pytest.mark.parametrize("value", ["", "x" * 201, "a\nb", "a\0", SURROGATE, None, 5], ids=named)
+@pytest.mark.parametrize("value", ["", "x" * 201, "a\nb", "a\0", SURROGATE, None, 5], ids=make_test_id)
 def test_an_identifier_is_a_line_of_text(value: Any) -> None:
     assert fields.parse_identifier("reports/daily", "job_type") == "reports/daily"
     with pytest.raises(InvalidInput, match="job_type"):
@@ -459,7 +469,7 @@ def test_tags_keep_their_order_and_lose_their_doubles() -> None:
         (["a\nb"], ["tags", 0]),
         ([SURROGATE], ["tags", 0]),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_any_other_tags_are_refused_with_their_place(value: Any, place: list[Any]) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -467,12 +477,14 @@ def test_any_other_tags_are_refused_with_their_place(value: Any, place: list[Any
     assert caught.value.errors[0]["loc"] == place
 
 
-@pytest.mark.parametrize("value", ["a", " ", "x" * 255, "!~ {}"], ids=named)
+@pytest.mark.parametrize("value", ["a", " ", "x" * 255, "!~ {}"], ids=make_test_id)
 def test_an_idempotency_key_is_printable_ascii(value: str) -> None:
     assert fields.parse_idempotency_key(value) == value
 
 
-@pytest.mark.parametrize("value", ["", "x" * 256, "é", "a\n", "a\0", "\x7f", "\t", SURROGATE, None, 1, b"a"], ids=named)
+@pytest.mark.parametrize(
+    "value", ["", "x" * 256, "é", "a\n", "a\0", "\x7f", "\t", SURROGATE, None, 1, b"a"], ids=make_test_id
+)
 def test_any_other_idempotency_key_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="idempotency_key"):
         fields.parse_idempotency_key(value)
@@ -497,7 +509,7 @@ def test_constraints_are_known_booleans() -> None:
         ({SURROGATE: True}, ["constraints", "\ufffd"]),
         ({"x" * 500: True}, ["constraints", "x" * 99 + "…"]),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_any_other_constraint_is_refused(value: Any, place: list[Any]) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -532,7 +544,7 @@ def test_a_job_id_is_a_uuid_in_either_spelling() -> None:
         ["a"],
         "9" * 100_000,
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_a_malformed_job_id_is_the_id_of_no_job(value: Any) -> None:
     with pytest.raises(NotFound):
@@ -548,7 +560,7 @@ def test_a_malformed_job_id_is_the_id_of_no_job(value: Any) -> None:
         ('"\\\\u0000"', "\\u0000"),
         ("[]", []),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_well_formed_json_is_decoded(data: Any, value: Any) -> None:
     assert fields.decode_json(data) == value
@@ -588,7 +600,7 @@ def test_well_formed_json_is_decoded(data: Any, value: Any) -> None:
         (b"[" * 100_000 + b"]" * 100_000, "too_deep"),
         (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "too_deep"),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_anything_but_strict_json_is_refused(data: Any, kind: str) -> None:
     with pytest.raises(InvalidInput) as caught:
@@ -623,7 +635,7 @@ def test_a_duplicate_among_very_many_keys_is_found_quickly() -> None:
         ("0123456789a", "012345678…"),
         ("\0" * 11, "\ufffd" * 9 + "…"),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_text_is_sanitized_within_its_length(value: Any, text: str) -> None:
     assert sanitize.sanitize_text(value, max(len(text), 10)) == text
@@ -649,7 +661,7 @@ def test_no_length_is_too_short_for_sanitized_text() -> None:
         (10**5000, "<int>"),
         ((x for x in ()), None),
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_json_is_sanitized_value_by_value(value: Any, sanitized: Any) -> None:
     result = sanitize.sanitize_json(value)
@@ -665,8 +677,8 @@ def test_json_is_sanitized_value_by_value(value: Any, sanitized: Any) -> None:
         [Hostile(), {"k": Hostile()}, {Hostile(): 1}],
         Chatty(),
         [Chatty()] * 3,
-        nested(100_000),
-        [nested(100_000), NAN],
+        nest_value(100_000),
+        [nest_value(100_000), NAN],
         cyclic(),
         [cyclic(), NAN],
         unfolding(31),
@@ -679,7 +691,7 @@ def test_json_is_sanitized_value_by_value(value: Any, sanitized: Any) -> None:
         Colour.ODD,
         *NOT_JSON,
     ],
-    ids=named,
+    ids=make_test_id,
 )
 def test_whatever_a_handler_returns_is_storable_and_bounded(value: Any) -> None:
     result = sanitize.sanitize_json(value)

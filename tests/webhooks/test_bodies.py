@@ -35,7 +35,7 @@ pytestmark = pytest.mark.django_db
 AS_IT_GOES = {"webhooks"}  # how its deliveries stand has changed by the time that anybody asks
 
 
-def told(event: str) -> dict[str, Any]:
+def read_body(event: str) -> dict[str, Any]:
     """The one document of this event."""
     fan_out_all()
     (message,) = WebhookMessage.objects.filter(event=event)
@@ -46,7 +46,7 @@ def told(event: str) -> dict[str, Any]:
     return data
 
 
-def shown(path: str) -> dict[str, Any]:
+def get_document(path: str) -> dict[str, Any]:
     answer: dict[str, Any] = ApiClient().get(path).json()
     return answer
 
@@ -70,7 +70,7 @@ def test_data_is_what_the_api_shows(event: str) -> None:
     create_endpoint()
     JobTemplateFactory.create(name="preset", job_type=TYPE)
     job = LIVES[event]()
-    assert plain(told(event)) == plain(shown(f"/jobs/{job.pk}"))
+    assert plain(read_body(event)) == plain(get_document(f"/jobs/{job.pk}"))
 
 
 def test_data_of_a_group_is_what_the_api_shows() -> None:
@@ -78,7 +78,7 @@ def test_data_of_a_group_is_what_the_api_shows() -> None:
     made = groups.create([{"job_type": TYPE}, {"job_type": TYPE}], name="both")
     while (taken := executor.claim_next()) is not None:
         executor.complete(taken)
-    found, expected = told("group.finished"), shown(f"/job-groups/{made.pk}")
+    found, expected = read_body("group.finished"), get_document(f"/job-groups/{made.pk}")
     for document in (found, expected):
         document["jobs"] = [plain(job) for job in document["jobs"]]
     assert found == expected
@@ -88,7 +88,7 @@ def test_the_template_is_named() -> None:
     create_endpoint()
     JobTemplateFactory.create(name="preset", job_type=TYPE)
     jobs.enqueue(template="preset")
-    assert told("job.queued")["template"] == "preset"
+    assert read_body("job.queued")["template"] == "preset"
 
 
 def test_a_late_body_shows_the_job_as_it_is_now_with_the_status_of_the_event() -> None:
@@ -112,7 +112,7 @@ def test_a_retry_by_a_person_is_no_fact_of_the_failure() -> None:
     create_endpoint()
     job = fail_job(target="book")
     jobs.retry(job.pk)
-    assert told("job.failed")["retried_by"] is None
+    assert read_body("job.failed")["retried_by"] is None
 
 
 def test_a_group_that_was_opened_again_is_reported_as_it_had_ended() -> None:
@@ -122,7 +122,7 @@ def test_a_group_that_was_opened_again_is_reported_as_it_had_ended() -> None:
     assert taken is not None
     executor.fail(taken)
     groups.retry(made.pk)
-    data = told("group.finished")
+    data = read_body("group.finished")
     assert (data["status"], data["round"], len(data["jobs"])) == ("FAILED", 1, 1)
     assert data["finished_at"] is not None
 
@@ -130,7 +130,7 @@ def test_a_group_that_was_opened_again_is_reported_as_it_had_ended() -> None:
 def test_a_failure_that_is_retried_says_by_what() -> None:
     create_endpoint()
     job = executor.fail(executor.claim(enqueue_job(target="book")), retry_in=10)
-    data = told("job.failed")
+    data = read_body("job.failed")
     assert (data["retried_by"], data["permanently_failed"]) == (str(job.retried_by.pk), False)
     assert data["blocks_target"] is False
 
@@ -140,7 +140,7 @@ def test_secrets_are_masked() -> None:
     job = executor.claim(enqueue_job(params={"login": {"Password": "hunter2"}}))
     executor.finish(job, Completed({"result": {"token": "hunter2"}}))
     for event in ("job.queued", "job.started", "job.completed"):
-        assert "hunter2" not in json.dumps(told(event))
+        assert "hunter2" not in json.dumps(read_body(event))
 
 
 def test_neither_checkpoint_nor_lease_token_leaves_the_house() -> None:
@@ -148,7 +148,7 @@ def test_neither_checkpoint_nor_lease_token_leaves_the_house() -> None:
     job = executor.claim(enqueue_job())
     Job.objects.filter(pk=job.pk).update(checkpoint={"where": "half way"})
     jobs.pause(job.pk)
-    body = json.dumps(told("job.started"))
+    body = json.dumps(read_body("job.started"))
     assert ("half way" in body, str(job.lease_token) in body) == (False, False)
 
 
@@ -156,7 +156,7 @@ def test_params_and_artifacts_of_a_large_body_become_null() -> None:
     create_endpoint()
     job = executor.claim(enqueue_job(params={"text": "x" * 200_000}))
     executor.finish(job, Completed({"result": "y" * 100_000}))
-    data = told("job.completed")
+    data = read_body("job.completed")
     assert (data["params"], data["run"]["artifacts"], data["truncated"]) == (None, None, True)
 
 
@@ -168,7 +168,7 @@ def test_a_payload_that_is_too_large_for_a_body_is_never_read(monkeypatch: pytes
     assert taken is not None
     executor.finish(taken, Completed({"result": "y" * 10}))
     with CaptureQueriesContext(connection) as queries:
-        data, group = told("job.completed"), told("group.finished")
+        data, group = read_body("job.completed"), read_body("group.finished")
     for found in (data, group["jobs"][0]):
         assert (found["params"], found["run"]["artifacts"]) == (None, None)
     assert data["truncated"] is group["truncated"] is True
@@ -223,7 +223,7 @@ def test_a_job_that_has_vanished_is_still_told_by_its_id() -> None:
     job = complete_job()
     WebhookMessage.objects.update(job_id="018f0000-0000-7000-8000-000000000000")
     expected = {"id": "018f0000-0000-7000-8000-000000000000", "status": "COMPLETED", "truncated": True}
-    assert told("job.completed") == expected
+    assert read_body("job.completed") == expected
     assert job
 
 
@@ -231,12 +231,12 @@ def test_how_a_jobs_deliveries_stand_is_part_of_its_shape() -> None:
     create_endpoint("https://example.org/", "job.completed", "job.queued")
     create_endpoint("https://example.org/", "job.completed")
     job, other = complete_job(), complete_job(tenant="acme")
-    assert shown(f"/jobs/{job.pk}")["webhooks"] == {"pending": 3, "delivered": 0, "failed": 0}
+    assert get_document(f"/jobs/{job.pk}")["webhooks"] == {"pending": 3, "delivered": 0, "failed": 0}
     fan_out_all()
     first, second, _ = list_deliveries()
     type(first).objects.filter(pk=first.pk).update(status="DELIVERED", next_try_at=None)
     type(first).objects.filter(pk=second.pk).update(status="FAILED", next_try_at=None)
-    assert shown(f"/jobs/{job.pk}")["webhooks"] == {"pending": 1, "delivered": 1, "failed": 1}
+    assert get_document(f"/jobs/{job.pk}")["webhooks"] == {"pending": 1, "delivered": 1, "failed": 1}
     assert ApiClient(tenant=None).get(f"/jobs/{other.pk}").json()["webhooks"] == {
         "pending": 0,
         "delivered": 0,
@@ -251,7 +251,7 @@ def test_a_group_that_has_vanished_is_still_told_by_its_id() -> None:
     assert taken is not None
     executor.complete(taken)
     WebhookMessage.objects.update(group_id="018f0000-0000-7000-8000-000000000000")
-    data = told("group.finished")
+    data = read_body("group.finished")
     assert data == {
         "id": "018f0000-0000-7000-8000-000000000000",
         "status": "COMPLETED",

@@ -42,7 +42,7 @@ def due(number: int = 1, **fields: Any) -> WebhookEndpoint:
     return there
 
 
-def answered(task: leases.ClaimedDelivery, status: int | None = 200, **extra: Any) -> AttemptResult:
+def make_result(task: leases.ClaimedDelivery, status: int | None = 200, **extra: Any) -> AttemptResult:
     bad = {} if status == 200 else {"error": f"answered {status}"}
     return AttemptResult(task, 5, status=status, **{**bad, **extra})
 
@@ -61,7 +61,7 @@ def test_no_more_than_four_an_endpoint_are_out_at_once_over_all_senders() -> Non
         4,
         4,
     ]
-    leases.record_results([answered(taken[0])])
+    leases.record_results([make_result(taken[0])])
     (another,) = leases.claim_due(100)
     assert another.endpoint_id == taken[0].endpoint_id
 
@@ -80,18 +80,18 @@ def test_who_lost_the_lease_writes_nothing_down() -> None:
     (lost,) = leases.claim_due(1)
     WebhookDelivery.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
     (ours,) = leases.claim_due(1)
-    leases.record_results([answered(lost)])
+    leases.record_results([make_result(lost)])
     assert (list_deliveries()[0].status, list_deliveries()[0].attempts) == ("PENDING", 0)
     assert not WebhookAttempt.objects.exists()
-    leases.record_results([answered(ours)])
+    leases.record_results([make_result(ours)])
     assert (list_deliveries()[0].status, list_deliveries()[0].attempts) == ("DELIVERED", 1)
 
 
 def test_an_outcome_that_is_recorded_twice_counts_once() -> None:
     due()
     (task,) = leases.claim_due(1)
-    leases.record_results([answered(task, 500)])
-    leases.record_results([answered(task, 500)])
+    leases.record_results([make_result(task, 500)])
+    leases.record_results([make_result(task, 500)])
     assert (list_deliveries()[0].attempts, WebhookAttempt.objects.count()) == (1, 1)
 
 
@@ -119,7 +119,7 @@ def test_retries_come_after_10_20_and_40_seconds_then_it_has_failed() -> None:
     for _ in range(4):
         WebhookDelivery.objects.filter(status="PENDING").update(next_try_at=timezone.now())
         (task,) = leases.claim_due(1)
-        leases.record_results([answered(task, 500)])
+        leases.record_results([make_result(task, 500)])
         (delivery,) = list_deliveries()
         if delivery.next_try_at is not None:
             waited.append(round((delivery.next_try_at - timezone.now()).total_seconds()))
@@ -135,12 +135,12 @@ def test_five_failures_in_a_row_open_the_circuit_and_one_success_closes_it() -> 
     for failed in range(1, 7):
         WebhookEndpoint.objects.update(open_until=None)
         (task, *_) = leases.claim_due(1)
-        leases.record_results([answered(task, 500)])
+        leases.record_results([make_result(task, 500)])
         there.refresh_from_db()
         assert (there.failures, there.open_until is not None) == (failed, failed >= circuit_breaker.FAILURE_THRESHOLD)
     WebhookEndpoint.objects.update(open_until=timezone.now())
     (task,) = leases.claim_due(100)
-    leases.record_results([answered(task)])
+    leases.record_results([make_result(task)])
     there.refresh_from_db()
     assert (there.failures, there.open_until) == (0, None)
 
@@ -156,7 +156,7 @@ def test_a_broken_endpoint_is_probed_by_one_alone_and_first_by_what_has_waited_l
     (probe,) = leases.claim_due(100)
     assert probe.id == newest.pk
     assert leases.claim_due(100) == []
-    leases.record_results([answered(probe)])
+    leases.record_results([make_result(probe)])
     assert len(leases.claim_due(100)) == 4
     assert there
 
@@ -166,7 +166,7 @@ def test_while_a_circuit_is_open_deliveries_wait_and_no_attempt_is_counted() -> 
     for _ in range(3):
         WebhookEndpoint.objects.update(open_until=None)
         (probe,) = leases.claim_due(100)
-        leases.record_results([answered(probe, None, error="refused the connection")])
+        leases.record_results([make_result(probe, None, error="refused the connection")])
         assert leases.claim_due(100) == []  # until the pause is over
     assert sorted(delivery.attempts for delivery in list_deliveries()) == [0] * 47 + [1] * 3
     assert {delivery.status for delivery in list_deliveries()} == {"PENDING"}
@@ -180,7 +180,7 @@ def test_a_resend_is_tried_at_once_whatever_the_circuit_says() -> None:
     services.resend(third.pk)
     (probe,) = leases.claim_due(100)
     assert probe.id == third.pk
-    leases.record_results([answered(probe)])
+    leases.record_results([make_result(probe)])
     there.refresh_from_db()
     assert (there.failures, there.open_until) == (0, None)
     assert len(leases.claim_due(100)) == 4
@@ -190,7 +190,7 @@ def test_a_resend_that_fails_waits_again_like_the_others() -> None:
     there = due(2, failures=9, open_until=timezone.now() + timedelta(hours=1))
     services.resend(list_deliveries()[0].pk)
     (probe,) = leases.claim_due(100)
-    leases.record_results([answered(probe, 500)])
+    leases.record_results([make_result(probe, 500)])
     WebhookDelivery.objects.update(next_try_at=timezone.now())
     assert leases.claim_due(100) == []
     there.refresh_from_db()
@@ -215,7 +215,7 @@ def test_of_a_bulk_resend_one_is_the_probe_and_the_rest_wait_for_it(how: str) ->
     (probe,) = leases.claim_due(100)
     assert probe.id == ids[0]
     assert leases.claim_due(100) == []
-    leases.record_results([answered(probe)])
+    leases.record_results([make_result(probe)])
     assert len(leases.claim_due(100)) == leases.MAX_CONCURRENT
 
 
@@ -232,7 +232,7 @@ def fail_once(there: WebhookEndpoint) -> None:
     WebhookEndpoint.objects.filter(pk=there.pk).update(open_until=None)
     WebhookDelivery.objects.filter(status="PENDING").update(next_try_at=timezone.now())
     (task, *_) = leases.claim_due(1)
-    leases.record_results([answered(task, 500)])
+    leases.record_results([make_result(task, 500)])
     there.refresh_from_db()
 
 
@@ -259,7 +259,7 @@ def test_one_success_begins_the_three_days_anew() -> None:
         fail_once(there)
     WebhookEndpoint.objects.update(failing_since=timezone.now() - timedelta(days=4), open_until=None)
     (task,) = leases.claim_due(1)
-    leases.record_results([answered(task)])
+    leases.record_results([make_result(task)])
     there.refresh_from_db()
     assert there.failing_since is None
     fail_once(there)

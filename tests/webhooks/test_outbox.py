@@ -41,14 +41,14 @@ from webhooks.models import WebhookEndpoint, WebhookMessage, WebhookSubscription
 pytestmark = pytest.mark.django_db
 
 
-def reported(job: Job) -> list[str]:
+def list_events_of(job: Job) -> list[str]:
     return [event for event, job_id in list_messages() if job_id == job.pk]
 
 
 def test_every_transition_of_a_life_is_reported_as_its_event() -> None:
     create_endpoint()
     job = enqueue_job(hold=True)
-    assert reported(job) == []
+    assert list_events_of(job) == []
     jobs.release(job.pk)
     running = executor.claim(job)
     jobs.pause(job.pk)
@@ -59,7 +59,7 @@ def test_every_transition_of_a_life_is_reported_as_its_event() -> None:
     assert running.lease_token is not None
     finish.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="shutdown")
     executor.complete(executor.claim(job))
-    assert reported(job) == [
+    assert list_events_of(job) == [
         "job.queued",
         "job.started",
         "job.paused",
@@ -74,12 +74,12 @@ def test_every_transition_of_a_life_is_reported_as_its_event() -> None:
 ENDS: dict[str, Callable[[], Job]] = {
     "job.completed": complete_job,
     "job.failed": lambda: executor.fail(executor.claim(enqueue_job())),
-    "job.skipped": lambda: _finished(Skipped("nothing to do")),
+    "job.skipped": lambda: _finish_job(Skipped("nothing to do")),
     "job.cancelled": lambda: jobs.cancel(enqueue_job().pk),
 }
 
 
-def _finished(outcome: Any) -> Job:
+def _finish_job(outcome: Any) -> Job:
     job = executor.claim(enqueue_job())
     executor.finish(job, outcome)
     return job
@@ -89,13 +89,13 @@ def _finished(outcome: Any) -> Job:
 def test_each_end_is_reported_once_as_what_it_is(event: str) -> None:
     create_endpoint()
     job = ENDS[event]()
-    assert [event for event in reported(job) if event not in ("job.queued", "job.started")] == [event]
+    assert [event for event in list_events_of(job) if event not in ("job.queued", "job.started")] == [event]
 
 
 def test_the_retry_of_a_failure_is_reported_too() -> None:
     create_endpoint()
     job = executor.fail(executor.claim(enqueue_job()), retry_in=10)
-    assert reported(job.retried_by) == ["job.queued"]
+    assert list_events_of(job.retried_by) == ["job.queued"]
 
 
 def test_the_end_of_a_group_is_reported_once_for_each_round() -> None:
@@ -130,7 +130,7 @@ def test_an_endpoint_gets_what_it_asked_for(name: str) -> None:
     patterns, wanted = FILTERS[name]
     create_endpoint("https://example.org/", *patterns)
     job = complete_job()
-    assert ("job.completed" in reported(job)) is wanted
+    assert ("job.completed" in list_events_of(job)) is wanted
 
 
 def test_there_is_no_message_for_other_tenants_or_disabled_endpoints() -> None:
@@ -138,9 +138,9 @@ def test_there_is_no_message_for_other_tenants_or_disabled_endpoints() -> None:
     create_endpoint(enabled=False)
     disabled = create_endpoint()
     services.update(disabled.pk, {"enabled": False})
-    assert reported(complete_job()) == []
+    assert list_events_of(complete_job()) == []
     services.update(disabled.pk, {"enabled": True})
-    assert reported(complete_job()) == ["job.queued", "job.started", "job.completed"]
+    assert list_events_of(complete_job()) == ["job.queued", "job.started", "job.completed"]
 
 
 def test_two_tenants_each_get_their_own() -> None:
@@ -381,7 +381,7 @@ def test_an_idempotent_replay_is_not_reported_again() -> None:
     create_endpoint("https://example.org/", "job.queued")
     for _ in range(3):
         job = jobs.enqueue(TYPE, idempotency_key="once")
-    assert reported(job) == ["job.queued"]
+    assert list_events_of(job) == ["job.queued"]
 
 
 def test_a_replayed_finish_is_not_reported_again() -> None:
@@ -389,7 +389,7 @@ def test_a_replayed_finish_is_not_reported_again() -> None:
     job = executor.claim(enqueue_job())
     for _ in range(3):
         executor.finish(job, Completed())
-    assert reported(job) == ["job.completed"]
+    assert list_events_of(job) == ["job.completed"]
 
 
 def test_an_expired_lease_is_reported_as_a_failure() -> None:
@@ -397,7 +397,7 @@ def test_an_expired_lease_is_reported_as_a_failure() -> None:
     job = JobFactory.create(running=True)
     with transaction.atomic():
         finish.expire([job], cause=None, error="lease expired", describe=lambda _: {}, retry_in=lambda _: None)  # type: ignore[arg-type]
-    assert reported(job) == ["job.failed"]
+    assert list_events_of(job) == ["job.failed"]
 
 
 # ---------------------------------------------------------------------- against endpoints that appear meanwhile

@@ -33,7 +33,7 @@ def gate(tmp_path: Path) -> Path:
 def test_a_stale_worker_changes_nothing_after_the_retry_has_completed(fleet: Fleet, gate: Path, worker: str) -> None:
     stale, first = frozen_at_work(fleet, gate, worker)
     finish_the_retry(fleet, gate, first)
-    before = kept()
+    before = dump_job_rows()
 
     wake_and_be_refused(fleet, stale, first)
 
@@ -46,7 +46,7 @@ def test_a_stale_worker_changes_nothing_after_the_retry_has_completed(fleet: Fle
 def test_without_the_token_the_stale_worker_writes_into_a_recovered_job(fleet: Fleet, gate: Path) -> None:
     stale, first = frozen_at_work(fleet, gate, TOKENLESS)
     finish_the_retry(fleet, gate, first)
-    before = kept()
+    before = dump_job_rows()
 
     wake(fleet, stale, first)
 
@@ -57,7 +57,7 @@ def test_without_the_token_the_stale_worker_writes_into_a_recovered_job(fleet: F
 def test_a_stale_worker_cannot_end_the_stretch_of_its_successor(fleet: Fleet, gate: Path) -> None:
     stale, first = frozen_at_work(fleet, gate, BLIND)
     resume_elsewhere(fleet, first)
-    before = kept()
+    before = dump_job_rows()
 
     wake_and_be_refused(fleet, stale, first)
 
@@ -131,7 +131,7 @@ def open_gate(gate: Path, fence: int) -> None:
     Path(f"{gate}.{fence}").touch()
 
 
-def kept() -> dict[str, dict[object, dict[str, object]]]:
+def dump_job_rows() -> dict[str, dict[object, dict[str, object]]]:
     """All rows that belong to jobs, without what a live holder's heartbeat changes all the time."""
     beats = ("lease_expires_at", "heartbeat_at", "beat_clock")
     return {
@@ -145,7 +145,7 @@ def kept() -> dict[str, dict[object, dict[str, object]]]:
 
 
 def changes(before: dict[str, dict[object, dict[str, object]]]) -> list[str]:
-    now = kept()
+    now = dump_job_rows()
     found = []
     for name, rows in before.items():
         for key in rows.keys() | now[name].keys():

@@ -25,11 +25,11 @@ def test_results_skips_failures_logs_and_artifacts_are_kept(fleet: Fleet, execut
     assert "RuntimeError: attempt 1 failed" in wait_for_status(failed.pk, Status.FAILED, fleet=fleet).run.error
     assert wait_for_status(napped.pk, Status.COMPLETED, fleet=fleet).run.exit_code == 0
     heard = wait_for_status(talked.pk, Status.COMPLETED, fleet=fleet)
-    assert logged(heard) == ["line 0", "line 1", "line 2", "that was all"]
+    assert list_log_lines(heard) == ["line 0", "line 1", "line 2", "that was all"]
     assert heard.run.artifacts == {"lines": 3}
     far = wait_for_status(counted.pk, Status.COMPLETED, fleet=fleet)
     assert (far.progress, far.progress_message, far.checkpoint) == (1.0, "3 of 3", 3)
 
 
-def logged(done: Job) -> list[str]:
+def list_log_lines(done: Job) -> list[str]:
     return list(done.logs.order_by("id").values_list("message", flat=True))

@@ -101,7 +101,7 @@ def test_stop_requests_survive_the_hand_back(fleet: Fleet) -> None:
 
 def test_a_handler_that_fails_after_a_cancel_is_not_retried(fleet: Fleet) -> None:
     fleet.start(settings={**FAST_SETTINGS, "LEASE_SEC": 20, "HEARTBEAT_SEC": 5})
-    held = job_services.enqueue("sample.fail_when_told", {"gate": str(fleet.home / "gate")})
+    held = job_services.enqueue("sample.fail_at_gate", {"gate": str(fleet.home / "gate")})
     wait_until(lambda: fleet.ledger.read_job_lines(held.pk, "start"))
     job_services.cancel(held.pk)
     (fleet.home / "gate").touch()

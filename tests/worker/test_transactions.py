@@ -22,7 +22,7 @@ def test_limits_hold_under_every_isolation_level_that_a_host_asks_for(fleet: Fle
 @pytest.mark.pg_only
 @pytest.mark.timeout(240)
 def test_a_count_at_the_host_s_isolation_level_exceeds_limits(fleet: Fleet, chance: random.Random) -> None:
-    verdict = isolation.unguarded(fleet, chance, jobs=60, direct=2)
+    verdict = isolation.run_unguarded(fleet, chance, jobs=60, direct=2)
     assert any("are allowed" in violation for violation in verdict.broken)
 
 
@@ -36,7 +36,7 @@ def test_a_host_may_lock_limits_and_jobs_in_either_order(fleet: Fleet, chance: r
 @pytest.mark.pg_only  # on SQLite there is one writer and no order to keep
 @pytest.mark.timeout(120)
 def test_recording_and_waiting_for_a_limit_in_one_transaction_deadlocks(fleet: Fleet, chance: random.Random) -> None:
-    assert host_locks.unordered(fleet, chance, rounds=12).broken
+    assert host_locks.run_unordered(fleet, chance, rounds=12).broken
 
 
 @pytest.mark.pg_only

@@ -33,7 +33,7 @@ def test_a_job_starts_at_once_or_when_its_time_has_come(fleet: Fleet) -> None:
     for target in (None, "book-1"):
         made = job_services.enqueue("sample.noop", target=target)
         wait_for_status(made.pk, Status.COMPLETED, fleet=fleet)
-        assert waited(made) < SOON_SEC
+        assert measure_wait(made) < SOON_SEC
     due = get_database_time() + timedelta(seconds=1)
     made = job_services.enqueue("sample.noop", not_before=due)
     wait_for_status(made.pk, Status.COMPLETED, fleet=fleet)
@@ -121,7 +121,7 @@ def looked_ahead_since(moment: datetime) -> bool:
         return bool(cursor.fetchone()[0])
 
 
-def waited(made: Job) -> float:
+def measure_wait(made: Job) -> float:
     return float(
         (get_event(made.pk, EventKind.RUNNING).at - get_event(made.pk, EventKind.SUBMITTED).at).total_seconds()
     )

@@ -30,12 +30,12 @@ ALL = [
 ]
 
 
-def used(*flows: Flow) -> InUse:
+def make_in_use(*flows: Flow) -> InUse:
     return InUse([(flow, 1) for flow in flows])
 
 
 def blocking(policy: ConcurrencyPolicy, flow: Flow, limits: list[Limit], *active: Flow) -> tuple[str, str] | None:
-    blocked = policy.blocked(flow, limits, used(*active))
+    blocked = policy.blocked(flow, limits, make_in_use(*active))
     return None if blocked is None else (blocked.limit.scope, blocked.limit.key)
 
 
@@ -89,6 +89,6 @@ def test_jobs_of_no_addon_are_not_limited_per_addon() -> None:
 def test_a_limit_that_is_shut_has_no_room_whatever_its_maximum(shut: dict[str, bool]) -> None:
     for maximum in (None, 9):
         limit = Limit("resource", "ollama", maximum, **shut)
-        assert count_free(limit, used()) == 0
+        assert count_free(limit, make_in_use()) == 0
         assert blocking(Limits(), STORY, [limit]) == ("resource", "ollama")
         assert blocking(PerResourceLimit(), STORY, [limit]) == ("resource", "ollama")
