@@ -77,7 +77,7 @@ class Outage:
                 close_connection()
                 self.failures += 1
                 if self.failures > 1:
-                    _outage_log.failed(self, error)
+                    _outage_log.record_failure(self, error)
                 self._back_off()
         except DatabaseError:
             close_connection()
@@ -109,7 +109,7 @@ class Outage:
         self._used_at = time.monotonic()
         if self.is_active:
             self.failures = 0
-            _outage_log.recovered(self)
+            _outage_log.record_recovery(self)
 
     def _back_off(self) -> None:
         pause = min(FIRST_PAUSE_SEC * 2 ** min(self.failures - 1, 10), LONGEST_PAUSE_SEC)
@@ -133,7 +133,7 @@ class OutageLog:
         self._since = 0.0
         self.recovered_at = 0.0  # when a thread last recovered
 
-    def failed(self, outage: Outage, error: Exception) -> None:
+    def record_failure(self, outage: Outage, error: Exception) -> None:
         """Add a thread; log the outage if it is the first."""
         with self._lock:
             first, self._failing = not self._failing, self._failing | {outage}
@@ -142,7 +142,7 @@ class OutageLog:
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 outage.logger.warning("%s: the database cannot be reached (%s); trying again", outage.name, reason[0])
 
-    def recovered(self, outage: Outage) -> None:
+    def record_recovery(self, outage: Outage) -> None:
         """Remove a thread; log the recovery if it was the last."""
         with self._lock:
             self.recovered_at = time.monotonic()

@@ -18,7 +18,7 @@ def insert_job(spec: JobSpec, *, actor: Actor, reason: str = "") -> InsertedJob 
 
     If another transaction has inserted the same key and not committed yet, the insert waits for it.
     """
-    with _traced([spec]):
+    with _trace_insert([spec]):
         inserted = sql.insert_job(db.connection(), spec, actor, reason)
     if inserted is not None:
         _signal_after_commit([spec], [inserted.id])
@@ -27,7 +27,7 @@ def insert_job(spec: JobSpec, *, actor: Actor, reason: str = "") -> InsertedJob 
 
 def insert_jobs(specs: Sequence[JobSpec], *, actor: Actor, reason: str = "") -> list[UUID]:
     """Insert jobs in the caller's transaction; return the ids of those whose idempotency key was not taken."""
-    with _traced(specs):
+    with _trace_insert(specs):
         ids = sql.insert_jobs(db.connection(), specs, actor, reason)
     if ids:
         _signal_after_commit(specs, ids)
@@ -35,7 +35,8 @@ def insert_jobs(specs: Sequence[JobSpec], *, actor: Actor, reason: str = "") -> 
 
 
 @contextmanager
-def _traced(specs: Sequence[JobSpec]) -> Iterator[None]:
+def _trace_insert(specs: Sequence[JobSpec]) -> Iterator[None]:
+    """Open a span for the insert, and write its trace context to the specs."""
     if not tracing.is_enabled():
         yield
         return

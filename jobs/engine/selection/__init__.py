@@ -1,8 +1,8 @@
 """Choose which ready jobs start next, where more than the queue's order decides: limits, admission, fair shares.
 
-Workers that claim and remote workers that get offers choose here, each in the transaction that starts the jobs:
-candidates → admit → lock → settle. The limits are locked first (waiting), then jobs (skipping what others hold), so
-nobody who holds a job waits for a limit.
+Claims of workers and offers to remote workers choose here, each in the transaction that starts the jobs: candidates,
+admission, locks, decisions. The limits are locked first (waiting), then jobs (skipping locked ones), so a transaction
+that holds a job's lock never waits for a limit.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from jobs.models import JobEvent
 from jobs.policies.concurrency import Limit, count_free
 from jobs.states import EventKind, Status
 
-MAX_CONSIDERED = 1000  # jobs that one round asks about
-ADMISSION_BATCH = 50  # more candidates at a time where admission may refuse any of them
+MAX_CONSIDERED = 1000  # jobs that one round decides about
+ADMISSION_BATCH = 50  # extra candidates per search where admission may deny any of them
 
 
 def is_plain() -> bool:
-    """Tell whether nothing but limits, as the built-in policy reads them, decides on what starts."""
+    """Tell whether only limits and the queue's order decide which jobs start: every policy is the built-in one."""
     return limits.has_builtin_policy() and admission.has_open_policy() and not fair_share.is_enabled()
 
 
 class SelectionRound:
-    """One round of choosing. Created first in its transaction: it waits for the limits and counts what is active."""
+    """One selection. Create it first in its transaction: it waits for the limits and counts the active jobs."""
 
     def __init__(self, connection: Any, wanted: Filter, *, remote: bool = False, index: Filter | None = None) -> None:
-        """Prepare a round over ready jobs that are `wanted`; `index` is the part of it that an index starts with."""
+        """Prepare a round over ready jobs that are `wanted`. `index` is the condition that an index starts with."""
         self._connection, self._remote = connection, remote
         self._index = index or Filter()
         self._wanted = self._index & wanted
@@ -46,12 +46,12 @@ class SelectionRound:
 
     @property
     def has_denied(self) -> bool:
-        """Tell whether admission refused a job."""
+        """Tell whether admission denied a job."""
         return self._admission is not None and bool(self._admission.denied)
 
     @property
     def is_saturated(self) -> bool:
-        """Tell whether some limit has no room left, or a job was not admitted."""
+        """Tell whether a limit is full, or a job was not admitted."""
         full = any(count_free(limit, self._in_use) == 0 for limit in self.limits if not limit.paused)
         return full or self.has_denied
 
@@ -68,7 +68,7 @@ class SelectionRound:
         return count if all(left is None or left >= count for left in scoped) else None
 
     def choose(self, count: int) -> list[UUID]:
-        """Choose up to `count` jobs, in order. A full limit or a refused job is passed over."""
+        """Choose up to `count` jobs, in order. Jobs under a full limit and denied jobs are passed over."""
         policy = conf.policy("CONCURRENCY_POLICY")
         find = self._find_candidates if self._fair_share is None else self._fair_share.find_candidates
         extra = ADMISSION_BATCH if self._admission is not None else 0
@@ -76,8 +76,8 @@ class SelectionRound:
         chosen: list[UUID] = []
         considered: set[UUID] = set()
         while len(chosen) < count and len(considered) < MAX_CONSIDERED:
-            found = find(min(count + 2 * len(considered) + extra, count + MAX_CONSIDERED), full)
-            new = [candidate for candidate in found if candidate.id not in considered]
+            candidates = find(min(count + 2 * len(considered) + extra, count + MAX_CONSIDERED), full)
+            new = [candidate for candidate in candidates if candidate.id not in considered]
             if self._admission is not None:
                 self._admission.load_jobs([candidate.id for candidate in new])
             refused = False
@@ -98,7 +98,7 @@ class SelectionRound:
         return chosen
 
     def record_decisions(self, job_ids: Sequence[UUID]) -> None:
-        """Write what was decided. These jobs, which the caller holds locked, are about to start."""
+        """Record the decisions of this round. These jobs, which the caller has locked, are about to start."""
         reasons = {} if self._fair_share is None else self._fair_share.charge(job_ids)
         if self._admission is not None:
             self._admission.record_decisions({job_id: reasons.get(job_id, "") for job_id in job_ids})
@@ -117,15 +117,15 @@ class SelectionRound:
             )
 
     def _find_candidates(self, count: int, full: Sequence[Limit]) -> list[ReadyJob]:
-        """Find ready jobs under no full limit: in a window first; by a walk over the flows if that is short."""
+        """Find ready jobs under no full limit: in a window first; if these are too few, flow by flow."""
         wanted = self._wanted & exclude_limits(full)
         index = Filter("remote" if self._remote else "NOT remote") & self._index
-        found = find_in_window(self._connection, count, index, wanted)
-        return found if len(found) == count else find_across_flows(self._connection, count, wanted, remote=self._remote)
+        jobs = find_in_window(self._connection, count, index, wanted)
+        return jobs if len(jobs) == count else find_across_flows(self._connection, count, wanted, remote=self._remote)
 
 
 def exclude_limits(full: Sequence[Limit]) -> Filter:
-    """Filter out jobs that one of these limits names."""
+    """Return the condition for jobs that none of these limits applies to."""
     clauses: list[str] = []
     params: list[str] = []
     for limit in dict.fromkeys(full):

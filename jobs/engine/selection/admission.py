@@ -1,7 +1,7 @@
-"""Ask the admission policy about jobs that could start, one round at a time.
+"""Let the admission policy decide about jobs that could start, one round at a time.
 
-A round holds the lock of the system snapshot, so that no cost unit is given away twice. Decisions are recorded when
-they change.
+A round holds the lock of the system snapshot, so that no cost unit is granted twice. Decisions are recorded when they
+change.
 """
 
 from __future__ import annotations
@@ -34,103 +34,107 @@ JOB_COLUMNS = (
 
 
 def has_open_policy() -> bool:
-    """Whether nobody needs to be asked."""
+    """Tell whether the policy admits every job, so that no round is needed."""
     return type(conf.policy("ADMISSION_POLICY")) is Open
 
 
 class AdmissionRound:
-    """One round of decisions, in the transaction that starts what was admitted."""
+    """One round of decisions, in the transaction that starts the admitted jobs."""
 
     def __init__(self) -> None:
         row = system_load.refresh_if_stale(system_load.lock_row())
         self.now = system_load.get_now(row)
         self.denied: dict[UUID, Denied] = {}
         self._policy = conf.policy("ADMISSION_POLICY")
-        self._by_addon = count_costs()
-        self._machine = _build_snapshot(row)
-        self._now: Snapshot | None = None  # the machine with what is used right now
-        self._known: dict[UUID, Any] = {}
-        self._urgent: int | None = None  # the priority of a job near its deadline that capacity is kept for
+        self._cost_by_addon = count_costs()
+        self._load = _build_snapshot(row)
+        self._snapshot: Snapshot | None = None  # the load, with the cost in use right now
+        self._jobs: dict[UUID, Any] = {}
+        self._urgent_priority: int | None = None  # of a job near its deadline, for which capacity is reserved
 
     @property
     def cost_in_use(self) -> int:
-        return self._by_addon.total()
+        """Return the cost units in use or reserved, with those of jobs admitted in this round."""
+        return self._cost_by_addon.total()
 
     def decide(self, candidate: Candidate) -> Approved | Denied:
-        """By the figures as they are, with what was admitted in this round."""
-        if self._now is None:
-            self._now = replace(self._machine, used=self.cost_in_use, used_by_addon=self._by_addon)
-        verdict: Approved | Denied = self._policy.decide(candidate, self._now)
-        return verdict
+        """Return the policy's decision, by the cost that is in use now."""
+        if self._snapshot is None:
+            self._snapshot = replace(self._load, used=self.cost_in_use, used_by_addon=self._cost_by_addon)
+        decision: Approved | Denied = self._policy.decide(candidate, self._snapshot)
+        return decision
 
     def add_cost(self, candidate: Candidate) -> None:
-        """It starts: its cost counts from now on."""
-        self._by_addon[candidate.addon_id] += candidate.cost_units
-        self._now = None
+        """Add the cost of a job that starts."""
+        self._cost_by_addon[candidate.addon_id] += candidate.cost_units
+        self._snapshot = None
 
     def release_cost(self, addon_id: str, cost_units: int) -> None:
-        """What was counted as reserved is the caller's own."""
-        self._by_addon[addon_id] -= cost_units
-        self._now = None
+        """Subtract a reserved cost: the caller itself reserved it."""
+        self._cost_by_addon[addon_id] -= cost_units
+        self._snapshot = None
 
     def load_jobs(self, job_ids: Sequence[UUID]) -> None:
-        """Read what the policy needs to know. Not as models: a thousand take longer to build than all decisions."""
+        """Read the columns that the policy needs. Building a thousand models takes longer than all decisions."""
         rows = Job.objects.filter(pk__in=job_ids).order_by().values("pk", "status", *JOB_COLUMNS)
-        self._known |= {row["pk"]: SimpleNamespace(**row) for row in rows}
+        self._jobs |= {row["pk"]: SimpleNamespace(**row) for row in rows}
 
     def admits(self, job_id: UUID) -> bool:
-        job = self._known.get(job_id)
-        if job is None:  # gone since it was found
+        """Decide about a job that was loaded; add its cost if it is admitted."""
+        job = self._jobs.get(job_id)
+        if job is None:  # deleted since it was found
             return False
         candidate = _to_candidate(job, self.now)
-        verdict = self._after_the_urgent(candidate) or self.decide(candidate)
-        if isinstance(verdict, Approved):
+        decision = self._deny_after_urgent(candidate) or self.decide(candidate)
+        if isinstance(decision, Approved):
             self.add_cost(candidate)
             return True
-        self.denied[job_id] = verdict
-        if self._urgent is None and self._is_urgent(candidate):
-            self._urgent = candidate.priority
+        self.denied[job_id] = decision
+        if self._urgent_priority is None and self._is_urgent(candidate):
+            self._urgent_priority = candidate.priority
         return False
 
     def record_decisions(self, admitted: Mapping[UUID, str]) -> None:
-        """Write the decisions that are new: a denied job says why and when it is asked about again."""
+        """Record new decisions: reason and next check of each denied job, and `admitted` with their reasons."""
         self._record_denied()
-        events = [self._event(self._known[job_id], EventKind.ADMITTED, why) for job_id, why in admitted.items()]
+        events = [
+            self._build_event(self._jobs[job_id], EventKind.ADMITTED, reason) for job_id, reason in admitted.items()
+        ]
         JobEvent.objects.bulk_create(events)
 
     def _is_urgent(self, candidate: Candidate) -> bool:
-        fits = candidate.cost_units <= self._machine.capacity_max
-        return fits and is_near_deadline(candidate, self._machine)
+        fits = candidate.cost_units <= self._load.capacity_max
+        return fits and is_near_deadline(candidate, self._load)
 
-    def _after_the_urgent(self, candidate: Candidate) -> Denied | None:
-        """Capacity that comes free is not given away to lower priorities while somebody needs it in time."""
-        if self._urgent is None or candidate.priority >= self._urgent:
+    def _deny_after_urgent(self, candidate: Candidate) -> Denied | None:
+        """Deny lower priorities while a job near its deadline waits for the capacity that becomes free."""
+        if self._urgent_priority is None or candidate.priority >= self._urgent_priority:
             return None
         return Denied(URGENT_FIRST, system_load.INTERVAL_SEC)
 
     def _record_denied(self) -> None:
-        news = [pk for pk, verdict in self.denied.items() if self._is_news(self._known[pk], verdict)]
-        free = Job.objects.filter(pk__in=news[:RECORD_BATCH_SIZE], gate=Gate.READY)
-        held = free.select_for_update(no_key=True, skip_locked=True).values_list("pk", flat=True) if news else ()
-        alike: dict[Denied, list[UUID]] = {}
-        for pk in held:
-            alike.setdefault(self.denied[pk], []).append(pk)
-        for verdict, same in alike.items():
-            later = {"recheck_at": from_now(verdict.retry_after_sec), "status_reason": verdict.reason}
-            Job.objects.filter(pk__in=same).update(**later)
-            changed = [self._known[pk] for pk in same if self._is_new(self._known[pk], verdict)]
-            events = [self._event(job, EventKind.DENIED, verdict.reason) for job in changed]
+        unrecorded = [pk for pk, denial in self.denied.items() if self._must_record(self._jobs[pk], denial)]
+        ready = Job.objects.filter(pk__in=unrecorded[:RECORD_BATCH_SIZE], gate=Gate.READY)
+        locked = ready.select_for_update(no_key=True, skip_locked=True).values_list("pk", flat=True)
+        job_ids_by_denial: dict[Denied, list[UUID]] = {}
+        for pk in locked if unrecorded else ():
+            job_ids_by_denial.setdefault(self.denied[pk], []).append(pk)
+        for denial, job_ids in job_ids_by_denial.items():
+            fields = {"recheck_at": from_now(denial.retry_after_sec), "status_reason": denial.reason}
+            Job.objects.filter(pk__in=job_ids).update(**fields)
+            changed = [self._jobs[pk] for pk in job_ids if self._is_new(self._jobs[pk], denial)]
+            events = [self._build_event(job, EventKind.DENIED, denial.reason) for job in changed]
             JobEvent.objects.bulk_create(events)
 
-    def _is_new(self, job: Any, verdict: Denied) -> bool:
-        return job.recheck_at is None or job.status_reason != verdict.reason
+    def _is_new(self, job: Any, denial: Denied) -> bool:
+        return job.recheck_at is None or job.status_reason != denial.reason
 
-    def _is_news(self, job: Any, verdict: Denied) -> bool:
-        """A new decision, or an old one whose time to ask again has passed."""
-        return self._is_new(job, verdict) or (job.recheck_at is not None and job.recheck_at <= self.now)
+    def _must_record(self, job: Any, denial: Denied) -> bool:
+        """Tell whether the denial is new, or the time of the next check after the last one has passed."""
+        return self._is_new(job, denial) or (job.recheck_at is not None and job.recheck_at <= self.now)
 
-    def _event(self, job: Any, kind: EventKind, reason: str = "") -> JobEvent:
-        facts = {"cost_units": job.cost_units, "used": self.cost_in_use, "state": self._machine.state}
+    def _build_event(self, job: Any, kind: EventKind, reason: str = "") -> JobEvent:
+        data = {"cost_units": job.cost_units, "used": self.cost_in_use, "state": self._load.state}
         return JobEvent(
             job_id=job.pk,
             kind=kind,
@@ -139,42 +143,42 @@ class AdmissionRound:
             reason=reason,
             actor_kind=SCHEDULER.kind,
             actor_name=SCHEDULER.name,
-            data=facts,
+            data=data,
         )
 
 
 def count_costs() -> Counter[str]:
-    """Return the cost units in use or reserved, by addon: of jobs, leases and direct calls, even waiting ones."""
+    """Return the cost units in use or reserved, by addon: of jobs, leases and direct calls, also waiting ones."""
     connection = db.connection()
     rows = read_costs(connection)
     if any(row.expired for row in rows) and leases.end_dead_leases():
         rows = read_costs(connection)
-    found: Counter[str] = Counter()
+    costs: Counter[str] = Counter()
     for row in rows:
-        found[row.addon_id] += int(row.cost_units)
-    return found
+        costs[row.addon_id] += int(row.cost_units)
+    return costs
 
 
 def _build_snapshot(row: Any) -> Snapshot:
     state, held_sec = system_load.get_state(row)
-    said = conf.ADMISSION
+    settings = conf.ADMISSION
     return Snapshot(
         state=state,
         held_sec=held_sec,
         load=row.load,
         cpu=row.cpu,
         memory=row.memory,
-        capacity_max=said.capacity_max,
-        quiet_load=said.quiet_load,
-        busy_load=said.busy_load,
-        streak_sec=said.streak_sec,
-        max_cost_per_addon=said.max_cost_per_addon,
-        deadline_near_sec=said.deadline_near_sec,
+        capacity_max=settings.capacity_max,
+        quiet_load=settings.quiet_load,
+        busy_load=settings.busy_load,
+        streak_sec=settings.streak_sec,
+        max_cost_per_addon=settings.max_cost_per_addon,
+        deadline_near_sec=settings.deadline_near_sec,
     )
 
 
 def _to_candidate(job: Any, now: datetime) -> Candidate:
-    urgent = job.time_sensitive and job.deadline_at is not None
+    is_urgent = job.time_sensitive and job.deadline_at is not None
     return Candidate(
         tenant=job.tenant,
         job_type=job.job_type,
@@ -182,7 +186,7 @@ def _to_candidate(job: Any, now: datetime) -> Candidate:
         addon_id=job.addon_id,
         cost_units=job.cost_units,
         priority=job.priority,
-        constraints=frozenset(name for name, said in job.constraints.items() if said),
+        constraints=frozenset(name for name, is_set in job.constraints.items() if is_set),
         expected_duration_sec=job.expected_duration_sec,
-        deadline_in_sec=(job.deadline_at - now).total_seconds() if urgent and job.deadline_at else None,
+        deadline_in_sec=(job.deadline_at - now).total_seconds() if is_urgent and job.deadline_at else None,
     )

@@ -1,7 +1,7 @@
-"""Fair shares: within one priority, addons (or tenants) take turns by their weights.
+"""Fair shares: within one priority, the jobs of addons (or tenants) alternate by their weights.
 
-Start-time fair queueing. Every share has an account of what it was served, in virtual time; whoever is furthest behind
-goes first. Who was idle does not save up: an account never lags behind the clock.
+This is start-time fair queueing. Every share has an account of its usage in virtual time; the share with the least
+usage is next. An idle share saves nothing up: no account counts as less than the clock.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ MAX_FLOWS = 500
 
 
 class ShareCandidate(NamedTuple):
+    """A ready job with the share that it belongs to."""
+
     id: UUID
     flow: Flow
     priority: int
@@ -31,87 +33,90 @@ class ShareCandidate(NamedTuple):
 
 
 def is_enabled() -> bool:
+    """Tell whether the fairness policy has shares."""
     policy = conf.policy("FAIRNESS_POLICY")
     return policy is not None and bool(getattr(policy, "shares", False))
 
 
 class FairShareRound:
-    """One round, under the lock of the system snapshot, which also keeps the accounts."""
+    """One round, under the lock of the system snapshot, which guards the accounts, too."""
 
     def __init__(self, connection: Any, wanted: Filter, *, remote: bool = False) -> None:
         self._policy = conf.policy("FAIRNESS_POLICY")
         self._connection, self._wanted, self._remote = connection, wanted, remote
         self._row = system_load.lock_row()
-        self._found: list[ShareCandidate] = []
+        self._candidates: list[ShareCandidate] = []  # of the last search, in dispatch order
 
     def find_candidates(self, count: int, full: Sequence[Limit]) -> list[ReadyJob]:
-        """Find ready jobs under no full limit, with turns within each priority."""
+        """Find ready jobs under no full limit, in the order of their shares within each priority."""
         from jobs.engine.selection import exclude_limits
 
         wanted = self._wanted & exclude_limits(full)
-        found = find_across_flows(self._connection, count, wanted, remote=self._remote, flows=MAX_FLOWS)
-        self._found = [self._to_ready(candidate) for candidate in found]
-        served = _read_usage(each.share.key for each in self._found)
-        turns = order_by_share(self._found, served, self._row.share_clock)[:count]
-        return [ReadyJob(each.id, each.flow, each.priority) for each in turns]
+        jobs = find_across_flows(self._connection, count, wanted, remote=self._remote, flows=MAX_FLOWS)
+        self._candidates = [self._to_candidate(job) for job in jobs]
+        usage = _read_usage(candidate.share.key for candidate in self._candidates)
+        ordered = order_by_share(self._candidates, usage, self._row.share_clock)[:count]
+        return [ReadyJob(candidate.id, candidate.flow, candidate.priority) for candidate in ordered]
 
-    def charge(self, taken: Iterable[UUID]) -> dict[UUID, str]:
-        """Charge the shares for what was taken. Returns why some of it went before others."""
-        chosen = set(taken)
-        self._charge_shares(each.share for each in self._found if each.id in chosen)
-        return {each.id: f"fair share: the turn of {each.share.key}" for each in find_overtakers(self._found, chosen)}
+    def charge(self, job_ids: Iterable[UUID]) -> dict[UUID, str]:
+        """Charge the shares of these jobs, which start. Return the reason for each that overtakes an earlier job."""
+        chosen = set(job_ids)
+        self._charge_shares([candidate.share for candidate in self._candidates if candidate.id in chosen])
+        overtakers = find_overtakers(self._candidates, chosen)
+        return {candidate.id: f"fair share: the turn of {candidate.share.key}" for candidate in overtakers}
 
-    def _charge_shares(self, shares: Iterable[Share]) -> None:
-        due = list(shares)
-        if not due:
+    def _charge_shares(self, shares: Sequence[Share]) -> None:
+        if not shares:
             return
-        served = dict(_read_usage(share.key for share in due))
+        usage = dict(_read_usage(share.key for share in shares))
         clock = self._row.share_clock
-        for share in due:
-            clock = _charge_share(share, served, clock)
-        rows = [ShareAccount(key=key, served=value) for key, value in sorted(served.items())]
+        for share in shares:
+            clock = _charge_share(share, usage, clock)
+        rows = [ShareAccount(key=key, served=served) for key, served in sorted(usage.items())]
         accounts = ShareAccount.objects.all()
         accounts.bulk_create(rows, update_conflicts=True, unique_fields=["key"], update_fields=["served"])
         SystemSnapshot.objects.filter(pk=self._row.pk).update(share_clock=clock)
 
-    def _to_ready(self, candidate: ReadyJob) -> ShareCandidate:
-        named: Share = self._policy.share(candidate.flow)
-        share = Share(named.key[:KEY_LENGTH], max(named.weight, MIN_WEIGHT))
-        return ShareCandidate(candidate.id, candidate.flow, candidate.priority, share)
+    def _to_candidate(self, job: ReadyJob) -> ShareCandidate:
+        policy_share: Share = self._policy.share(job.flow)
+        share = Share(policy_share.key[:KEY_LENGTH], max(policy_share.weight, MIN_WEIGHT))
+        return ShareCandidate(job.id, job.flow, job.priority, share)
 
 
-def order_by_share(found: Sequence[ShareCandidate], served: Mapping[str, float], clock: float) -> list[ShareCandidate]:
-    """The same jobs; those of one priority in the order of their shares' turns. `found` is in dispatch order."""
-    accounts, ordered = dict(served), []
-    for _priority, level in groupby(found, key=lambda each: each.priority):
+def order_by_share(
+    candidates: Sequence[ShareCandidate], usage: Mapping[str, float], clock: float
+) -> list[ShareCandidate]:
+    """Return the same jobs, those of one priority by the usage of their shares. `candidates` are in dispatch order."""
+    new_usage, ordered = dict(usage), []
+    for _priority, same_priority in groupby(candidates, key=lambda candidate: candidate.priority):
         queues: dict[str, deque[ShareCandidate]] = {}
-        for each in level:
-            queues.setdefault(each.share.key, deque()).append(each)
-        place = {key: n for n, key in enumerate(queues)}  # in a tie, whoever stands first
+        for candidate in same_priority:
+            queues.setdefault(candidate.share.key, deque()).append(candidate)
+        rank = {key: n for n, key in enumerate(queues)}  # in a tie, the share with the earliest job is next
         while queues:
-            key = min(queues, key=lambda key: (max(accounts.get(key, 0.0), clock), place[key]))
-            head = queues[key].popleft()
-            clock = _charge_share(head.share, accounts, clock)
-            ordered.append(head)
+            key = min(queues, key=lambda key: (max(new_usage.get(key, 0.0), clock), rank[key]))
+            first = queues[key].popleft()
+            clock = _charge_share(first.share, new_usage, clock)
+            ordered.append(first)
             if not queues[key]:
                 del queues[key]
     return ordered
 
 
-def find_overtakers(found: Sequence[ShareCandidate], chosen: set[UUID]) -> list[ShareCandidate]:
-    """Of those that were chosen, who went before an earlier one of the same priority and another share."""
+def find_overtakers(candidates: Sequence[ShareCandidate], chosen: set[UUID]) -> list[ShareCandidate]:
+    """Return the chosen jobs that start before an earlier one of the same priority and another share."""
     passed_over: dict[int, set[str]] = {}
-    ahead: list[ShareCandidate] = []
-    for each in found:
-        if each.id not in chosen:
-            passed_over.setdefault(each.priority, set()).add(each.share.key)
-        elif passed_over.get(each.priority, set()) - {each.share.key}:
-            ahead.append(each)
-    return ahead
+    overtakers: list[ShareCandidate] = []
+    for candidate in candidates:
+        if candidate.id not in chosen:
+            passed_over.setdefault(candidate.priority, set()).add(candidate.share.key)
+        elif passed_over.get(candidate.priority, set()) - {candidate.share.key}:
+            overtakers.append(candidate)
+    return overtakers
 
 
 def delete_idle_accounts() -> int:
-    """Accounts that are not ahead of the clock say nothing. Returns how many went."""
+    """Delete accounts that are not ahead of the clock, which decide nothing; return how many."""
     clock = SystemSnapshot.objects.values_list("share_clock", flat=True).first()
     if clock is None:
         return 0
@@ -119,10 +124,10 @@ def delete_idle_accounts() -> int:
     return idle.delete()[0] if idle.exists() else 0
 
 
-def _charge_share(share: Share, accounts: dict[str, float], clock: float) -> float:
-    """One turn; returns the clock, which is when the turn began."""
-    start = max(accounts.get(share.key, 0.0), clock)
-    accounts[share.key] = start + 1.0 / share.weight
+def _charge_share(share: Share, usage: dict[str, float], clock: float) -> float:
+    """Add one job to the usage of a share; return the clock, which is the virtual start time of that job."""
+    start = max(usage.get(share.key, 0.0), clock)
+    usage[share.key] = start + 1.0 / share.weight
     return start
 
 

@@ -1,4 +1,4 @@
-"""The rows a claim locks: one per limit that the settings or an operator set; and what is at work under them."""
+"""Read and lock the limits that settings and operators set, and count the active jobs and calls under them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger("jobs.engine.limits")
 
 
 class LimitUsage(NamedTuple):
-    """The limits in force (or all), what is active, and the flows of direct calls that wait for the next slot."""
+    """The limits in force (or all), the active counts, and the flows of direct calls that wait for the next slot."""
 
     limits: list[Limit]
     in_use: InUse
@@ -28,58 +28,58 @@ class LimitUsage(NamedTuple):
 
 
 def has_builtin_policy() -> bool:
-    """Only the built-in policy is known to say no more than the limits do; any other is asked about every job."""
+    """Tell whether the concurrency policy is the built-in one. Any other policy has to decide about every job."""
     return type(conf.policy("CONCURRENCY_POLICY")) is Limits
 
 
 def read_configured() -> dict[tuple[str, str], int | None]:
-    """What the settings say, by scope and key."""
-    return {("global", ""): None} | {(scope, key): most for scope, key, most in conf.LIMITS}
+    """Return the maximum of each limit in the settings, by scope and key."""
+    return {("global", ""): None} | {(scope, key): maximum for scope, key, maximum in conf.LIMITS}
 
 
 def sync_limits() -> None:
-    """Give every limit of the settings its row; an operator's override keeps its own maximum."""
-    said = read_configured()
+    """Create or update the row of every limit in the settings; an operator's override keeps its own maximum."""
+    configured = read_configured()
     with db.atomic():
         rows = ConcurrencyLimit.objects.all()
         rows.bulk_create(
             [
-                ConcurrencyLimit(scope=scope, key=key, max=most, overridden=False)
-                for (scope, key), most in sorted(said.items())
+                ConcurrencyLimit(scope=scope, key=key, max=maximum, overridden=False)
+                for (scope, key), maximum in sorted(configured.items())
             ],
             ignore_conflicts=True,
         )
         for row in rows.select_for_update().filter(overridden=False).order_by("pk"):
-            most = said.get((row.scope, row.key))
-            if most is None and not row.paused and row.scope != LimitScope.GLOBAL:
+            maximum = configured.get((row.scope, row.key))
+            if maximum is None and not row.paused and row.scope != LimitScope.GLOBAL:
                 row.delete()
-            elif row.max != most:
-                rows.filter(pk=row.pk).update(max=most)
+            elif row.max != maximum:
+                rows.filter(pk=row.pk).update(max=maximum)
 
 
 def ensure_limits() -> None:
-    """Where no worker has ever started, nobody has made the rows yet."""
+    """Create the rows if no worker has started yet."""
     if not ConcurrencyLimit.objects.filter(scope=LimitScope.GLOBAL).exists():
         sync_limits()
 
 
 def has_limits_in_force() -> bool:
-    """A look without a lock: an idle worker that knows of none asks this much."""
+    """Tell, without a lock, whether some limit has a maximum or is paused."""
     return ConcurrencyLimit.objects.filter(Q(max__isnull=False) | Q(paused=True)).exists()
 
 
 def lock_limits() -> tuple[list[Limit], InUse]:
-    """Lock the limits in force until the transaction ends, then count what is active.
+    """Lock the limits in force until the transaction ends, then count the active jobs and calls.
 
-    Whoever counts next counts after us. A limit under which a direct call waits has no room for the queue. A custom
-    policy gets every limit, in force or not.
+    The next transaction counts after this one. A limit under which a direct call waits has no room for queued jobs. A
+    custom policy gets every limit, in force or not.
     """
-    found = read_usage()
-    return (_reserve_for_waiting(found) if found.waiting else found.limits), found.in_use
+    usage = read_usage()
+    return (_reserve_for_waiting(usage) if usage.waiting else usage.limits), usage.in_use
 
 
 def read_usage(*, lock: bool = True) -> LimitUsage:
-    """Read limits and what is active, with the waiting direct calls by themselves. Without the lock: only a look."""
+    """Read the limits, the active counts and the waiting direct calls; with `lock`, under the locks of the limits."""
     connection = db.connection()
     rows, active = read_limits(connection, all_rows=not has_builtin_policy(), lock=lock)
     if lock and any(row.expired for row in active) and leases.end_dead_leases():
@@ -93,44 +93,44 @@ def _to_flow(row: ActiveRow) -> Flow:
     return Flow(row.tenant, row.job_type, row.resource, row.addon_id)
 
 
-def _reserve_for_waiting(found: LimitUsage) -> list[Limit]:
-    """Return the limits as the queue sees them while direct calls wait.
+def _reserve_for_waiting(usage: LimitUsage) -> list[Limit]:
+    """Return the limits for queued jobs while direct calls wait.
 
-    A custom policy may have limits without a row: there the job types themselves are closed, too.
+    A custom policy may have limits without a row: then the job types of the waiting calls are reserved, too.
     """
     limits = [
-        replace(limit, reserved=True) if limit.max is not None and any(map(limit.names, found.waiting)) else limit
-        for limit in found.limits
+        replace(limit, reserved=True) if limit.max is not None and any(map(limit.names, usage.waiting)) else limit
+        for limit in usage.limits
     ]
-    types = [] if has_builtin_policy() else sorted({flow.job_type for flow in found.waiting})
+    types = [] if has_builtin_policy() else sorted({flow.job_type for flow in usage.waiting})
     return [*limits, *(Limit("job_type", job_type, None, reserved=True) for job_type in types)]
 
 
 def find_slot_bound(
     types: Sequence[str], resources: Sequence[str] | None, tenant: str | None
 ) -> tuple[int, Limit] | None:
-    """How many jobs of these the limits let run at once, and the narrowest limit; None: any number."""
+    """Return how many of these jobs can run at the same time, and the narrowest limit; None if there is no bound."""
     rows = ConcurrencyLimit.objects.filter(max__isnull=False)
     known = {(row.scope, row.key): Limit(row.scope, row.key, row.max) for row in rows}
     served = {"global": [""], "job_type": types, "resource": resources, "tenant": tenant and [tenant]}
     bounds: list[tuple[int, Limit]] = []
     for scope, keys in served.items():
-        found = [known.get((scope, key)) for key in keys or ()]
-        if found and all(found):
-            limits = [limit for limit in found if limit is not None]
+        candidates = [known.get((scope, key)) for key in keys or ()]
+        if candidates and all(candidates):
+            limits = [limit for limit in candidates if limit is not None]
             bounds.append((sum(limit.max or 0 for limit in limits), limits[0]))
     return min(bounds, key=lambda bound: bound[0], default=None)
 
 
-def warn_of_idle_slots(slots: int, serves: Any) -> None:
-    """Say at the start of a worker, once, that it has more slots than the limits will ever fill."""
-    bound = find_slot_bound(serves.types, serves.resources, serves.tenant)
+def warn_of_idle_slots(slots: int, served_jobs: Any) -> None:
+    """Log at the start of a worker that it has more slots than the limits can fill."""
+    bound = find_slot_bound(served_jobs.types, served_jobs.resources, served_jobs.tenant)
     if bound is None or bound[0] >= slots:
         return
-    most, limit = bound
-    place = f"{limit.scope} {limit.key}".strip()
+    usable, limit = bound
+    name = f"{limit.scope} {limit.key}".strip()
     logger.warning(
         "%d slots, but the limits let %d of its jobs run at once (%s: %d). Raise it with `manage.py limits set %s %d`,"
         " in the console, or in the setting LIMITS.",
-        *(slots, most, place, limit.max, place, slots),
+        *(slots, usable, name, limit.max, name, slots),
     )

@@ -1,7 +1,8 @@
 """Find ready jobs in dispatch order that no full limit blocks.
 
-The first search reads a window at the head of the queue. If that finds too few, the second reads the first jobs of each
-flow (combination of tenant, job type, resource and addon): its cost does not grow with the jobs that a full limit blocks.
+The first search reads a window at the head of the queue. If it finds too few, the second reads the first jobs of each
+flow (combination of tenant, job type, resource and addon): its cost does not grow with the jobs that a full limit
+blocks.
 """
 
 from __future__ import annotations
