@@ -27,5 +27,6 @@ def configure() -> Iterator[Settings]:
 
 @pytest.fixture
 def receive(configure: Settings) -> Iterator[Callable[..., Receiver]]:
+    """Start receivers on loopback; they stop with the test."""
     with ExitStack() as stack:
-        yield lambda behaviour=None, **how: stack.enter_context(run_receiver(behaviour, **how))
+        yield lambda behaviour=None, **options: stack.enter_context(run_receiver(behaviour, **options))

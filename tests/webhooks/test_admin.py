@@ -1,4 +1,4 @@
-"""Webhooks in the console: written through the same gates, secrets shown once, deliveries seen and sent again."""
+"""Webhooks in the console: same validation as the API, secrets shown once, deliveries listed and resent."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ pytestmark = pytest.mark.django_db
 FORM = {"tenant": "default", "url": ANYWHERE, "events": ["job.completed", "job.failed"], "enabled": "on"}
 
 
-def button(row: Any, verb: str) -> str:
+def get_action_url(row: Any, verb: str) -> str:
     return get_page_url(row).replace("/change/", f"/verb/{verb}/")
 
 
-def secret_in(page: str) -> str:
-    found = re.search(r'id="secret">(whsec_[^<]+)<', page)
-    assert found, page
-    return found.group(1)
+def find_secret(page: str) -> str:
+    match = re.search(r'id="secret">(whsec_[^<]+)<', page)
+    assert match, page
+    return match.group(1)
 
 
-def test_an_endpoint_is_made_and_its_secret_shown_on_the_answer_and_nowhere_else(boss: Client) -> None:
-    answer = boss.post(f"{get_list_url(WebhookEndpoint)}add/", FORM)
-    secret = secret_in(answer.content.decode())
-    assert (answer.status_code, "no-store" in answer["Cache-Control"]) == (200, True)
-    made = WebhookEndpoint.objects.get()
-    assert (made.url, made.events, made.enabled) == (ANYWHERE, ["job.completed", "job.failed"], True)
+def test_an_endpoint_is_created_and_its_secret_shown_in_the_response_and_nowhere_else(boss: Client) -> None:
+    response = boss.post(f"{get_list_url(WebhookEndpoint)}add/", FORM)
+    secret = find_secret(response.content.decode())
+    assert (response.status_code, "no-store" in response["Cache-Control"]) == (200, True)
+    endpoint = WebhookEndpoint.objects.get()
+    assert (endpoint.url, endpoint.events, endpoint.enabled) == (ANYWHERE, ["job.completed", "job.failed"], True)
     for url in (
-        get_page_url(made),
+        get_page_url(endpoint),
         get_list_url(WebhookEndpoint),
-        get_page_url(made).replace("/change/", "/history/"),
+        get_page_url(endpoint).replace("/change/", "/history/"),
         "/admin/",
     ):
         assert secret not in boss.get(url).content.decode()
@@ -62,42 +62,47 @@ def test_an_endpoint_is_made_and_its_secret_shown_on_the_answer_and_nowhere_else
     ],
 )
 def test_what_the_api_refuses_the_form_refuses(field: str, value: Any, boss: Client) -> None:
-    answer = boss.post(f"{get_list_url(WebhookEndpoint)}add/", {**FORM, field: value})
-    assert (answer.status_code, WebhookEndpoint.objects.count()) == (200, 0)
-    assert field in answer.context["adminform"].form.errors
+    response = boss.post(f"{get_list_url(WebhookEndpoint)}add/", {**FORM, field: value})
+    assert (response.status_code, WebhookEndpoint.objects.count()) == (200, 0)
+    assert field in response.context["adminform"].form.errors
 
 
 def test_an_endpoint_is_changed_through_the_services(boss: Client) -> None:
-    made = create_endpoint(failures=7)
-    WebhookDeliveryFactory.create(endpoint=made)
-    answer = boss.post(get_page_url(made), {"url": "https://example.org/new", "events": ["*"]})
-    assert answer.status_code == 302
-    made.refresh_from_db()
-    assert (made.url, made.events, made.enabled, made.tenant) == ("https://example.org/new", ["*"], False, "default")
-    assert list_deliveries()[0].status == "FAILED"  # what a disabled endpoint was owed
+    endpoint = create_endpoint(failures=7)
+    WebhookDeliveryFactory.create(endpoint=endpoint)
+    response = boss.post(get_page_url(endpoint), {"url": "https://example.org/new", "events": ["*"]})
+    assert response.status_code == 302
+    endpoint.refresh_from_db()
+    assert (endpoint.url, endpoint.events, endpoint.enabled, endpoint.tenant) == (
+        "https://example.org/new",
+        ["*"],
+        False,
+        "default",
+    )
+    assert list_deliveries()[0].status == "FAILED"  # disabling ends the pending deliveries
 
 
 def test_an_endpoint_is_deleted_with_all_that_is_its_own(boss: Client) -> None:
-    made = create_endpoint()
-    WebhookDeliveryFactory.create_batch(3, endpoint=made)
-    boss.post(get_page_url(made).replace("/change/", "/delete/"), {"post": "yes"})
+    endpoint = create_endpoint()
+    WebhookDeliveryFactory.create_batch(3, endpoint=endpoint)
+    boss.post(get_page_url(endpoint).replace("/change/", "/delete/"), {"post": "yes"})
     assert not WebhookEndpoint.objects.exists()
     assert not WebhookDelivery.objects.exists()
 
 
 def test_a_test_is_sent_from_the_page(boss: Client, receive: Any) -> None:
     there = receive()
-    made = create_endpoint(there.url, "job.failed")
-    assert "Send a test" in boss.get(get_page_url(made)).content.decode()
-    assert boss.post(button(made, "test")).status_code == 302
+    endpoint = create_endpoint(there.url, "job.failed")
+    assert "Send a test" in boss.get(get_page_url(endpoint)).content.decode()
+    assert boss.post(get_action_url(endpoint, "test")).status_code == 302
     send_round()
     assert [request.type for request in there.seen] == ["webhook.test"]
 
 
-def test_a_secret_is_replaced_and_shown_on_the_answer(boss: Client, receive: Any) -> None:
+def test_a_secret_is_replaced_and_shown_in_the_response(boss: Client, receive: Any) -> None:
     there = receive()
-    made, first = services.create(there.url, ["job.completed"])
-    second = secret_in(boss.post(button(made, "rotate")).content.decode())
+    endpoint, first = services.create(there.url, ["job.completed"])
+    second = find_secret(boss.post(get_action_url(endpoint, "rotate")).content.decode())
     complete_job()
     send_round()
     there.seen[0].verify(first)
@@ -105,84 +110,88 @@ def test_a_secret_is_replaced_and_shown_on_the_answer(boss: Client, receive: Any
 
 
 def test_deliveries_are_resent_one_by_one_in_a_selection_and_all_that_failed(boss: Client) -> None:
-    made = create_endpoint()
-    rows = WebhookDeliveryFactory.create_batch(6, endpoint=made, failed=True)
-    boss.post(button(rows[0], "resend"))
-    chosen = {"action": "resend", "_selected_action": [str(row.pk) for row in rows[1:3]]}
+    endpoint = create_endpoint()
+    rows = WebhookDeliveryFactory.create_batch(6, endpoint=endpoint, failed=True)
+    boss.post(get_action_url(rows[0], "resend"))
+    form_data = {"action": "resend", "_selected_action": [str(row.pk) for row in rows[1:3]]}
     assert (
-        "2 deliveries are sent again." in boss.post(get_list_url(WebhookDelivery), chosen, follow=True).content.decode()
+        "2 deliveries are sent again."
+        in boss.post(get_list_url(WebhookDelivery), form_data, follow=True).content.decode()
     )
     assert sorted(delivery.status for delivery in list_deliveries()) == ["FAILED"] * 3 + ["PENDING"] * 3
-    boss.post(button(made, "resend"))
+    boss.post(get_action_url(endpoint, "resend"))
     assert {delivery.status for delivery in list_deliveries()} == {"PENDING"}
     assert {delivery.pk for delivery in list_deliveries()} == {row.pk for row in rows}
 
 
 def test_nothing_is_resent_to_a_disabled_endpoint_and_it_says_so(boss: Client) -> None:
     delivery = WebhookDeliveryFactory.create(endpoint=create_endpoint(enabled=False), failed=True)
-    page = boss.post(button(delivery, "resend"), follow=True).content.decode()
+    page = boss.post(get_action_url(delivery, "resend"), follow=True).content.decode()
     assert "This endpoint is disabled" in page
     assert list_deliveries()[0].status == "FAILED"
 
 
 @pytest.mark.parametrize("reason", ["\x00", "x" * 2001])
-def test_a_reason_that_cannot_be_kept_is_refused_before_anything_is_done(boss: Client, reason: str) -> None:
-    made = create_endpoint()
+def test_a_reason_that_cannot_be_stored_is_refused_before_anything_is_done(boss: Client, reason: str) -> None:
+    endpoint = create_endpoint()
     before = dump_tables()
-    answer = boss.post(button(made, "rotate"), {"reason": reason}, follow=True)
-    assert (answer.status_code, dump_tables()) == (200, before)
+    response = boss.post(get_action_url(endpoint, "rotate"), {"reason": reason}, follow=True)
+    assert (response.status_code, dump_tables()) == (200, before)
 
 
 @pytest.mark.parametrize("verb", ["test", "rotate", "resend"])
 def test_a_reader_sees_every_page_and_can_press_nothing(verb: str, looker: Client) -> None:
-    made = create_endpoint()
-    delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
+    endpoint = create_endpoint()
+    delivery = WebhookDeliveryFactory.create(endpoint=endpoint, failed=True)
     before = WebhookEndpoint.objects.values().get()
-    assert looker.get(get_page_url(made)).status_code == looker.get(get_page_url(delivery)).status_code == 200
-    assert looker.post(button(made, verb)).status_code == 403
-    assert looker.post(button(delivery, "resend")).status_code == 403
+    assert looker.get(get_page_url(endpoint)).status_code == looker.get(get_page_url(delivery)).status_code == 200
+    assert looker.post(get_action_url(endpoint, verb)).status_code == 403
+    assert looker.post(get_action_url(delivery, "resend")).status_code == 403
     assert looker.get(f"{get_list_url(WebhookEndpoint)}add/").status_code == 403
-    assert looker.post(get_page_url(made), {**FORM, "url": "https://example.org/evil"}).status_code == 403
+    assert looker.post(get_page_url(endpoint), {**FORM, "url": "https://example.org/evil"}).status_code == 403
     assert WebhookEndpoint.objects.values().get() == before
     assert list_deliveries()[0].status == "FAILED"
 
 
 @pytest.mark.parametrize(("verb", "codename"), [("test", "test_webhookendpoint"), ("rotate", "rotate_webhookendpoint")])
 def test_each_button_takes_its_own_permission(verb: str, codename: str) -> None:
-    made = create_endpoint()
+    endpoint = create_endpoint()
     client = log_in(create_reader("operator", codename))
-    assert client.post(button(made, verb)).status_code in (200, 302)
+    assert client.post(get_action_url(endpoint, verb)).status_code in (200, 302)
     for other in {"test", "rotate", "resend"} - {verb}:
-        assert client.post(button(made, other)).status_code == 403
+        assert client.post(get_action_url(endpoint, other)).status_code == 403
 
 
 def test_buttons_are_for_post_and_for_what_there_is(boss: Client) -> None:
-    made = create_endpoint()
-    assert boss.get(button(made, "test")).status_code == 405
-    assert boss.post(button(made, "explode")).status_code == 404
+    endpoint = create_endpoint()
+    assert boss.get(get_action_url(endpoint, "test")).status_code == 405
+    assert boss.post(get_action_url(endpoint, "explode")).status_code == 404
     assert (
-        boss.post(button(JobFactory.build(), "test").replace("jobs/job", "webhooks/webhookendpoint")).status_code == 404
+        boss.post(
+            get_action_url(JobFactory.build(), "test").replace("jobs/job", "webhooks/webhookendpoint")
+        ).status_code
+        == 404
     )
 
 
 def test_a_delivery_page_shows_its_tries_and_their_answers_to_those_who_may_see_payload(
     boss: Client, looker: Client
 ) -> None:
-    tried = WebhookAttemptFactory.create(response_body="a very private answer", error="answered 500")
-    for client, may in ((boss, True), (looker, False)):
-        page = client.get(get_page_url(tried.delivery)).content.decode()
+    attempt = WebhookAttemptFactory.create(response_body="a very private answer", error="answered 500")
+    for client, can_view in ((boss, True), (looker, False)):
+        page = client.get(get_page_url(attempt.delivery)).content.decode()
         assert "answered 500" in page
-        assert ("a very private answer" in page, "HTTP/1.1 500" in page) == (may, may)
+        assert ("a very private answer" in page, "HTTP/1.1 500" in page) == (can_view, can_view)
 
 
 def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_made(boss: Client) -> None:
-    made = create_endpoint("https://example.org/", "job.completed")
+    endpoint = create_endpoint("https://example.org/", "job.completed")
     job = complete_job()
     assert "1 more is about to be made." in boss.get(get_page_url(job)).content.decode()
     fan_out_all()
     page = boss.get(get_page_url(job)).content.decode()
     assert str(list_deliveries()[0].pk) in page
-    assert str(made.pk) in page
+    assert str(endpoint.pk) in page
     other = JobFactory.create()
     assert "job-webhooks" not in boss.get(get_page_url(other)).content.decode()
 
@@ -200,8 +209,8 @@ def test_who_may_not_see_deliveries_sees_none_on_the_job_page() -> None:
 
 
 def test_the_success_of_the_last_day_is_shown(boss: Client) -> None:
-    made = create_endpoint()
-    WebhookDeliveryFactory.create_batch(3, endpoint=made, delivered=True)
-    WebhookDeliveryFactory.create(endpoint=made, failed=True)
-    WebhookDeliveryFactory.create(endpoint=made)
-    assert "75% (4)" in boss.get(get_page_url(made)).content.decode()
+    endpoint = create_endpoint()
+    WebhookDeliveryFactory.create_batch(3, endpoint=endpoint, delivered=True)
+    WebhookDeliveryFactory.create(endpoint=endpoint, failed=True)
+    WebhookDeliveryFactory.create(endpoint=endpoint)
+    assert "75% (4)" in boss.get(get_page_url(endpoint)).content.decode()

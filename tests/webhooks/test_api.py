@@ -27,10 +27,10 @@ DELIVERY = {
 
 def test_a_life_of_an_endpoint() -> None:
     api = ApiClient()
-    made = api.post("/webhooks", BODY)
-    assert (made.status_code, set(made.json())) == (201, ENDPOINT | {"secret"})
-    assert made.json()["secret"].startswith("whsec_")
-    path = f"/webhooks/{made.json()['id']}"
+    created = api.post("/webhooks", BODY)
+    assert (created.status_code, set(created.json())) == (201, ENDPOINT | {"secret"})
+    assert created.json()["secret"].startswith("whsec_")
+    path = f"/webhooks/{created.json()['id']}"
     assert set(api.get(path).json()) == ENDPOINT
     assert api.get("/webhooks").json()["items"] == [api.get(path).json()]
     changed = api.patch(path, {"events": ["*"], "enabled": False})
@@ -40,13 +40,13 @@ def test_a_life_of_an_endpoint() -> None:
 
 def test_a_secret_is_shown_when_it_is_made_and_when_it_is_replaced_and_never_else() -> None:
     api = ApiClient()
-    made = api.post("/webhooks", BODY).json()
-    path = f"/webhooks/{made['id']}"
+    endpoint = api.post("/webhooks", BODY).json()
+    path = f"/webhooks/{endpoint['id']}"
     rotated = api.post(f"{path}/rotate-secret")
-    assert (rotated.status_code, rotated.json()["secret"] == made["secret"]) == (200, False)
+    assert (rotated.status_code, rotated.json()["secret"] == endpoint["secret"]) == (200, False)
     assert rotated.json()["old_secret_until"] is not None
-    for answer in (api.get(path), api.get("/webhooks"), api.patch(path, {"enabled": True})):
-        assert (b"whsec_" in answer.content, b'"secret"' in answer.content) == (False, False)
+    for response in (api.get(path), api.get("/webhooks"), api.patch(path, {"enabled": True})):
+        assert (b"whsec_" in response.content, b'"secret"' in response.content) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -71,55 +71,57 @@ def test_a_bad_endpoint_is_refused_by_its_field(body: Any, field: list[Any]) -> 
 
 
 def test_a_test_delivery_can_be_followed_to_its_end(receive: Any) -> None:
-    api, there = ApiClient(), receive()
-    made = api.post("/webhooks", {**BODY, "url": there.url}).json()
-    sent = api.post(f"/webhooks/{made['id']}/test")
+    api, receiver = ApiClient(), receive()
+    endpoint = api.post("/webhooks", {**BODY, "url": receiver.url}).json()
+    sent = api.post(f"/webhooks/{endpoint['id']}/test")
     assert (sent.status_code, set(sent.json()), sent.json()["status"]) == (201, DELIVERY, "PENDING")
     send_round()
-    found = api.get(f"/webhook-deliveries/{sent.json()['id']}").json()
-    assert (found["status"], found["response_status"], found["attempts"]) == ("DELIVERED", 200, 1)
-    assert there.seen[0].verify(made["secret"])["type"] == "webhook.test"
+    delivery = api.get(f"/webhook-deliveries/{sent.json()['id']}").json()
+    assert (delivery["status"], delivery["response_status"], delivery["attempts"]) == ("DELIVERED", 200, 1)
+    assert receiver.seen[0].verify(endpoint["secret"])["type"] == "webhook.test"
 
 
 def test_deliveries_are_listed_by_endpoint_newest_first_and_by_status(receive: Any) -> None:
-    api, there = ApiClient(), receive()
-    made = create_endpoint(there.url, "job.completed")
+    api, receiver = ApiClient(), receive()
+    endpoint = create_endpoint(receiver.url, "job.completed")
     jobs = [complete_job() for _ in range(5)]
-    WebhookDeliveryFactory.create()  # another endpoint's
+    WebhookDeliveryFactory.create()  # belongs to another endpoint
     send_round()
-    WebhookDeliveryFactory.create(endpoint=made, failed=True)
-    listed = api.list_all(f"/webhooks/{made.pk}/deliveries", 2)
-    assert len(listed) == 6
-    assert [item["id"] for item in listed] == sorted((item["id"] for item in listed), reverse=True)
-    assert {item["job_id"] for item in listed[1:]} == {str(job.pk) for job in jobs}
-    failed = api.get(f"/webhooks/{made.pk}/deliveries?status=FAILED").json()["items"]
-    assert [job["id"] for job in failed] == [listed[0]["id"]]
-    assert api.get(f"/webhooks/{made.pk}/deliveries?status=LOST").status_code == 422
+    WebhookDeliveryFactory.create(endpoint=endpoint, failed=True)
+    deliveries = api.list_all(f"/webhooks/{endpoint.pk}/deliveries", 2)
+    assert len(deliveries) == 6
+    assert [delivery["id"] for delivery in deliveries] == sorted(
+        (delivery["id"] for delivery in deliveries), reverse=True
+    )
+    assert {delivery["job_id"] for delivery in deliveries[1:]} == {str(job.pk) for job in jobs}
+    failed = api.get(f"/webhooks/{endpoint.pk}/deliveries?status=FAILED").json()["items"]
+    assert [delivery["id"] for delivery in failed] == [deliveries[0]["id"]]
+    assert api.get(f"/webhooks/{endpoint.pk}/deliveries?status=LOST").status_code == 422
 
 
 def test_what_failed_is_resent_one_by_one_or_all_at_once() -> None:
     api = ApiClient("operate")
-    made = create_endpoint()
-    WebhookDeliveryFactory.create_batch(3, endpoint=made, failed=True)
+    endpoint = create_endpoint()
+    WebhookDeliveryFactory.create_batch(3, endpoint=endpoint, failed=True)
     first = list_deliveries()[0]
-    answer = api.post(f"/webhook-deliveries/{first.pk}/resend")
-    assert (answer.status_code, answer.json()["status"]) == (200, "PENDING")
-    assert api.post(f"/webhooks/{made.pk}/resend-failed", {"since": "2030-01-01T00:00:00Z"}).json() == {"count": 0}
-    assert api.post(f"/webhooks/{made.pk}/resend-failed").json() == {"count": 2}
-    assert api.post(f"/webhooks/{made.pk}/resend-failed", {"since": "yesterday"}).status_code == 422
+    response = api.post(f"/webhook-deliveries/{first.pk}/resend")
+    assert (response.status_code, response.json()["status"]) == (200, "PENDING")
+    assert api.post(f"/webhooks/{endpoint.pk}/resend-failed", {"since": "2030-01-01T00:00:00Z"}).json() == {"count": 0}
+    assert api.post(f"/webhooks/{endpoint.pk}/resend-failed").json() == {"count": 2}
+    assert api.post(f"/webhooks/{endpoint.pk}/resend-failed", {"since": "yesterday"}).status_code == 422
 
 
 def test_a_disabled_endpoint_answers_409_to_tests_and_resends() -> None:
     api = ApiClient()
-    made = create_endpoint(enabled=False)
-    delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
+    endpoint = create_endpoint(enabled=False)
+    delivery = WebhookDeliveryFactory.create(endpoint=endpoint, failed=True)
     for path in (
-        f"/webhooks/{made.pk}/test",
-        f"/webhooks/{made.pk}/resend-failed",
+        f"/webhooks/{endpoint.pk}/test",
+        f"/webhooks/{endpoint.pk}/resend-failed",
         f"/webhook-deliveries/{delivery.pk}/resend",
     ):
-        answer = api.post(path)
-        assert (answer.status_code, answer.json()["code"]) == (409, "endpoint_disabled")
+        response = api.post(path)
+        assert (response.status_code, response.json()["code"]) == (409, "endpoint_disabled")
 
 
 def test_what_is_another_tenants_is_404_and_a_foreign_tenant_in_the_body_403() -> None:
@@ -137,8 +139,8 @@ def test_what_is_another_tenants_is_404_and_a_foreign_tenant_in_the_body_403() -
         ("get", f"/webhook-deliveries/{delivery.pk}"),
         ("post", f"/webhook-deliveries/{delivery.pk}/resend"),
     ):
-        answer = api.send(method, path, {"enabled": False} if method == "patch" else None)
-        assert answer.status_code == 404, path
+        response = api.send(method, path, {"enabled": False} if method == "patch" else None)
+        assert response.status_code == 404, path
     assert api.get("/webhooks").json()["items"] == []
     assert api.post("/webhooks", {**BODY, "tenant": "acme"}).status_code == 403
     assert ApiClient(tenant="acme").get(f"/webhooks/{theirs.pk}").status_code == 200
@@ -149,18 +151,18 @@ def test_what_is_another_tenants_is_404_and_a_foreign_tenant_in_the_body_403() -
     [("read", {"list", "get"}), ("operate", {"resend"}), ("submit", set()), ("work", set()), ("admin", {"all"})],
 )
 def test_scopes(scope: str, allowed: set[str]) -> None:
-    made = create_endpoint()
-    delivery = WebhookDeliveryFactory.create(endpoint=made, failed=True)
+    endpoint = create_endpoint()
+    delivery = WebhookDeliveryFactory.create(endpoint=endpoint, failed=True)
     api = ApiClient(scope)
     codes = {
         "list": api.get("/webhooks").status_code,
-        "get": api.get(f"/webhooks/{made.pk}").status_code,
+        "get": api.get(f"/webhooks/{endpoint.pk}").status_code,
         "resend": api.post(f"/webhook-deliveries/{delivery.pk}/resend").status_code,
-        "test": api.post(f"/webhooks/{made.pk}/test").status_code,
-        "rotate": api.post(f"/webhooks/{made.pk}/rotate-secret").status_code,
+        "test": api.post(f"/webhooks/{endpoint.pk}/test").status_code,
+        "rotate": api.post(f"/webhooks/{endpoint.pk}/rotate-secret").status_code,
         "create": api.post("/webhooks", BODY).status_code,
-        "update": api.patch(f"/webhooks/{made.pk}", {}).status_code,
-        "delete": api.delete(f"/webhooks/{made.pk}").status_code,
+        "update": api.patch(f"/webhooks/{endpoint.pk}", {}).status_code,
+        "delete": api.delete(f"/webhooks/{endpoint.pk}").status_code,
     }
     assert {name for name, code in codes.items() if code < 300} == (set(codes) if "all" in allowed else allowed)
     assert {code for code in codes.values() if code >= 300} <= {403}
@@ -172,5 +174,5 @@ def test_a_jobs_list_takes_three_statements_for_all_deliveries(
     create_endpoint("https://example.org/", "*")
     ids = [complete_job().pk for _ in range(4)]
     with django_assert_num_queries(3):
-        assert {item["pending"] for item in services.count_deliveries(ids).values()} == {3}
+        assert {counts["pending"] for counts in services.count_deliveries(ids).values()} == {3}
     assert services.of(None).count() == 1

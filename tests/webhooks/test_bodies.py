@@ -1,4 +1,4 @@
-"""A body is the job or group as the API shows it when its message is fanned out, with what the event itself says."""
+"""A body is the job or group as the API shows it at fan-out, with the status and time of the event."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from webhooks import fanout, payloads
 from webhooks.models import WebhookMessage
 
 pytestmark = pytest.mark.django_db
-AS_IT_GOES = {"webhooks"}  # how its deliveries stand has changed by the time that anybody asks
+VOLATILE_FIELDS = {"webhooks"}  # the counts of deliveries change between fan-out and the request
 
 
-def read_body(event: str) -> dict[str, Any]:
-    """The one document of this event."""
+def fan_out_and_read_data(event: str) -> dict[str, Any]:
+    """Return `data` of the only message of this event."""
     fan_out_all()
     (message,) = WebhookMessage.objects.filter(event=event)
     document: dict[str, Any] = json.loads(bytes(message.body or b""))
@@ -47,15 +47,15 @@ def read_body(event: str) -> dict[str, Any]:
 
 
 def get_document(path: str) -> dict[str, Any]:
-    answer: dict[str, Any] = ApiClient().get(path).json()
-    return answer
+    document: dict[str, Any] = ApiClient().get(path).json()
+    return document
 
 
-def plain(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name not in AS_IT_GOES}
+def drop_volatile_fields(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in VOLATILE_FIELDS}
 
 
-LIVES: dict[str, Any] = {
+ACTIONS: dict[str, Any] = {
     "job.queued": lambda: enqueue_job(target="book", tags=["a"], deadline_at="2030-01-01T00:00:00Z"),
     "job.started": lambda: executor.claim(enqueue_job(target="book", params={"n": 2**53 + 1})),
     "job.paused": lambda: jobs.pause(enqueue_job(target="book").pk, reason="wait"),
@@ -65,30 +65,30 @@ LIVES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("event", LIVES)
+@pytest.mark.parametrize("event", ACTIONS)
 def test_data_is_what_the_api_shows(event: str) -> None:
     create_endpoint()
     JobTemplateFactory.create(name="preset", job_type=TYPE)
-    job = LIVES[event]()
-    assert plain(read_body(event)) == plain(get_document(f"/jobs/{job.pk}"))
+    job = ACTIONS[event]()
+    assert drop_volatile_fields(fan_out_and_read_data(event)) == drop_volatile_fields(get_document(f"/jobs/{job.pk}"))
 
 
 def test_data_of_a_group_is_what_the_api_shows() -> None:
     create_endpoint()
-    made = groups.create([{"job_type": TYPE}, {"job_type": TYPE}], name="both")
-    while (taken := executor.claim_next()) is not None:
-        executor.complete(taken)
-    found, expected = read_body("group.finished"), get_document(f"/job-groups/{made.pk}")
-    for document in (found, expected):
-        document["jobs"] = [plain(job) for job in document["jobs"]]
-    assert found == expected
+    group = groups.create([{"job_type": TYPE}, {"job_type": TYPE}], name="both")
+    while (claimed_job := executor.claim_next()) is not None:
+        executor.complete(claimed_job)
+    actual, expected = fan_out_and_read_data("group.finished"), get_document(f"/job-groups/{group.pk}")
+    for document in (actual, expected):
+        document["jobs"] = [drop_volatile_fields(job) for job in document["jobs"]]
+    assert actual == expected
 
 
 def test_the_template_is_named() -> None:
     create_endpoint()
     JobTemplateFactory.create(name="preset", job_type=TYPE)
     jobs.enqueue(template="preset")
-    assert read_body("job.queued")["template"] == "preset"
+    assert fan_out_and_read_data("job.queued")["template"] == "preset"
 
 
 def test_a_late_body_shows_the_job_as_it_is_now_with_the_status_of_the_event() -> None:
@@ -112,17 +112,17 @@ def test_a_retry_by_a_person_is_no_fact_of_the_failure() -> None:
     create_endpoint()
     job = fail_job(target="book")
     jobs.retry(job.pk)
-    assert read_body("job.failed")["retried_by"] is None
+    assert fan_out_and_read_data("job.failed")["retried_by"] is None
 
 
 def test_a_group_that_was_opened_again_is_reported_as_it_had_ended() -> None:
     create_endpoint("https://example.org/", "group.finished")
-    made = groups.create([{"job_type": TYPE}])
-    taken = executor.claim_next()
-    assert taken is not None
-    executor.fail(taken)
-    groups.retry(made.pk)
-    data = read_body("group.finished")
+    group = groups.create([{"job_type": TYPE}])
+    claimed_job = executor.claim_next()
+    assert claimed_job is not None
+    executor.fail(claimed_job)
+    groups.retry(group.pk)
+    data = fan_out_and_read_data("group.finished")
     assert (data["status"], data["round"], len(data["jobs"])) == ("FAILED", 1, 1)
     assert data["finished_at"] is not None
 
@@ -130,7 +130,7 @@ def test_a_group_that_was_opened_again_is_reported_as_it_had_ended() -> None:
 def test_a_failure_that_is_retried_says_by_what() -> None:
     create_endpoint()
     job = executor.fail(executor.claim(enqueue_job(target="book")), retry_in=10)
-    data = read_body("job.failed")
+    data = fan_out_and_read_data("job.failed")
     assert (data["retried_by"], data["permanently_failed"]) == (str(job.retried_by.pk), False)
     assert data["blocks_target"] is False
 
@@ -140,15 +140,15 @@ def test_secrets_are_masked() -> None:
     job = executor.claim(enqueue_job(params={"login": {"Password": "hunter2"}}))
     executor.finish(job, Completed({"result": {"token": "hunter2"}}))
     for event in ("job.queued", "job.started", "job.completed"):
-        assert "hunter2" not in json.dumps(read_body(event))
+        assert "hunter2" not in json.dumps(fan_out_and_read_data(event))
 
 
-def test_neither_checkpoint_nor_lease_token_leaves_the_house() -> None:
+def test_neither_checkpoint_nor_lease_token_is_sent() -> None:
     create_endpoint()
     job = executor.claim(enqueue_job())
     Job.objects.filter(pk=job.pk).update(checkpoint={"where": "half way"})
     jobs.pause(job.pk)
-    body = json.dumps(read_body("job.started"))
+    body = json.dumps(fan_out_and_read_data("job.started"))
     assert ("half way" in body, str(job.lease_token) in body) == (False, False)
 
 
@@ -156,24 +156,26 @@ def test_params_and_artifacts_of_a_large_body_become_null() -> None:
     create_endpoint()
     job = executor.claim(enqueue_job(params={"text": "x" * 200_000}))
     executor.finish(job, Completed({"result": "y" * 100_000}))
-    data = read_body("job.completed")
+    data = fan_out_and_read_data("job.completed")
     assert (data["params"], data["run"]["artifacts"], data["truncated"]) == (None, None, True)
 
 
 def test_a_payload_that_is_too_large_for_a_body_is_never_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither that of a job nor those of a group's members."""
+    """Applies to the params and artifacts of a job and of the members of a group."""
     create_endpoint("https://example.org/", "job.completed", "group.finished")
     groups.create([{"job_type": TYPE, "params": {"text": "x" * 300_000}}])
-    taken = executor.claim_next()
-    assert taken is not None
-    executor.finish(taken, Completed({"result": "y" * 10}))
+    claimed_job = executor.claim_next()
+    assert claimed_job is not None
+    executor.finish(claimed_job, Completed({"result": "y" * 10}))
     with CaptureQueriesContext(connection) as queries:
-        data, group = read_body("job.completed"), read_body("group.finished")
-    for found in (data, group["jobs"][0]):
-        assert (found["params"], found["run"]["artifacts"]) == (None, None)
+        data, group = fan_out_and_read_data("job.completed"), fan_out_and_read_data("group.finished")
+    for document in (data, group["jobs"][0]):
+        assert (document["params"], document["run"]["artifacts"]) == (None, None)
     assert data["truncated"] is group["truncated"] is True
-    read = [statement["sql"] for statement in queries if re.search(r'"(params|artifacts)"[,\s]', statement["sql"])]
-    assert all("LENGTH(" in sql for sql in read), read
+    payload_queries = [
+        statement["sql"] for statement in queries if re.search(r'"(params|artifacts)"[,\s]', statement["sql"])
+    ]
+    assert all("LENGTH(" in sql for sql in payload_queries), payload_queries
 
 
 def test_a_batch_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +205,8 @@ def test_a_body_of_just_256_kib_is_left_alone() -> None:
 
     now = timezone.now()
     spare = 256 * 1024 - len(payloads.build_body("job.failed", now, {"params": ""}))
-    whole = payloads.build_body("job.failed", now, {"params": "x" * spare})
-    assert (len(whole), b"truncated" in whole) == (256 * 1024, False)
+    body = payloads.build_body("job.failed", now, {"params": "x" * spare})
+    assert (len(body), b"truncated" in body) == (256 * 1024, False)
     assert b'"truncated":true' in payloads.build_body("job.failed", now, {"params": "x" * (spare + 1), "run": None})
 
 
@@ -218,16 +220,16 @@ def test_a_body_is_stored_once_for_all_endpoints() -> None:
     assert WebhookMessage.objects.filter(fanned_out_at__isnull=True).count() == 0
 
 
-def test_a_job_that_has_vanished_is_still_told_by_its_id() -> None:
+def test_a_job_that_has_vanished_is_still_reported_by_its_id() -> None:
     create_endpoint("https://example.org/", "job.completed")
     job = complete_job()
     WebhookMessage.objects.update(job_id="018f0000-0000-7000-8000-000000000000")
     expected = {"id": "018f0000-0000-7000-8000-000000000000", "status": "COMPLETED", "truncated": True}
-    assert read_body("job.completed") == expected
+    assert fan_out_and_read_data("job.completed") == expected
     assert job
 
 
-def test_how_a_jobs_deliveries_stand_is_part_of_its_shape() -> None:
+def test_the_document_of_a_job_counts_its_deliveries() -> None:
     create_endpoint("https://example.org/", "job.completed", "job.queued")
     create_endpoint("https://example.org/", "job.completed")
     job, other = complete_job(), complete_job(tenant="acme")
@@ -244,38 +246,40 @@ def test_how_a_jobs_deliveries_stand_is_part_of_its_shape() -> None:
     }
 
 
-def test_a_group_that_has_vanished_is_still_told_by_its_id() -> None:
+def test_a_group_that_has_vanished_is_still_reported_by_its_id() -> None:
     create_endpoint("https://example.org/", "group.finished")
-    made = groups.create([{"job_type": TYPE}])
-    taken = executor.claim_next()
-    assert taken is not None
-    executor.complete(taken)
+    group = groups.create([{"job_type": TYPE}])
+    claimed_job = executor.claim_next()
+    assert claimed_job is not None
+    executor.complete(claimed_job)
     WebhookMessage.objects.update(group_id="018f0000-0000-7000-8000-000000000000")
-    data = read_body("group.finished")
+    data = fan_out_and_read_data("group.finished")
     assert data == {
         "id": "018f0000-0000-7000-8000-000000000000",
         "status": "COMPLETED",
-        "round": made.round,
+        "round": group.round,
         "truncated": True,
     }
 
 
-def test_a_body_that_cannot_be_made_does_not_hold_back_the_others(
+def test_a_body_that_cannot_be_built_does_not_hold_back_the_others(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_endpoint("https://example.org/", "job.queued")
-    spoilt, whole = enqueue_job(), enqueue_job()
-    shape = serializers.serialize_jobs
+    bad_job, good_job = enqueue_job(), enqueue_job()
+    serialize = serializers.serialize_jobs
 
     def refuse(rows: Any, caller: Any) -> Any:
-        found = list(rows)
-        if spoilt.pk in [row.pk for row in found]:
+        job_rows = list(rows)
+        if bad_job.pk in [row.pk for row in job_rows]:
             raise ValueError("no JSON at all")
-        return shape(found, caller)
+        return serialize(job_rows, caller)
 
     monkeypatch.setattr(serializers, "serialize_jobs", refuse)
     fan_out_all()
-    found = {delivery.job_id: json.loads(bytes(delivery.message.body or b""))["data"] for delivery in list_deliveries()}
-    assert found[spoilt.pk] == {"id": str(spoilt.pk), "status": "QUEUED", "truncated": True}
-    assert found[whole.pk]["tags"] == []
+    data_by_job = {
+        delivery.job_id: json.loads(bytes(delivery.message.body or b""))["data"] for delivery in list_deliveries()
+    }
+    assert data_by_job[bad_job.pk] == {"id": str(bad_job.pk), "status": "QUEUED", "truncated": True}
+    assert data_by_job[good_job.pk]["tags"] == []
     assert "could not be built" in caplog.text

@@ -1,4 +1,4 @@
-"""Webhooks at a glance: how well endpoints receive, how each delivery went, and what a request says."""
+"""Webhooks in the console: success rates of endpoints, results of deliveries, and the request of an attempt."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_list_of_endpoints_says_how_well_they_received_of_late(boss: Client) -
     assert ("75% (4)" in page, "gone" in page) == (True, True)
 
 
-def test_a_rate_is_made_of_the_last_hundred_within_a_day() -> None:
+def test_a_rate_counts_the_last_hundred_within_a_day() -> None:
     endpoint = WebhookEndpointFactory.create()
     WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, failed=True)
     WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, delivered=True)
@@ -61,6 +61,6 @@ def test_lists_take_as_many_statements_for_many_as_for_few(boss: Client) -> None
     assert max(baseline.values()) <= 8
 
 
-def test_empty_lists_teach(boss: Client) -> None:
+def test_an_empty_list_says_that_it_is_empty(boss: Client) -> None:
     assert "Nobody is told of jobs yet." in boss.get(get_list_url(WebhookEndpoint)).content.decode()
     assert "Nothing was sent yet." in boss.get(get_list_url(WebhookDelivery)).content.decode()

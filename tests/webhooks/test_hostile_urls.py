@@ -1,4 +1,4 @@
-"""No URL, however it is spelled and whatever its name resolves to, makes us talk to a private network."""
+"""No URL leads to a private network, however it is spelled and whatever its name resolves to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from webhooks.models import WebhookEndpoint
 pytestmark = pytest.mark.django_db
 
 PUBLIC = "93.184.216.34"
-# What cannot be saved. Each is also put into the database behind our back, and refused again when it is to be sent to.
+# URLs that cannot be saved. Each is also written to the database directly, and must be refused when it is sent to.
 UNSAVEABLE = {
     "loopback": "http://127.0.0.1/",
     "loopback, another": "http://127.8.9.10/",
@@ -87,7 +87,7 @@ UNSAVEABLE = {
     "ends in a number": "http://example.org.127/",
     "intranet zone": "http://db.internal/",
 }
-# What a name can resolve to; the name itself says nothing.
+# Addresses that a harmless name can resolve to.
 UNSENDABLE = {
     "loopback": ["127.0.0.1"],
     "loopback, IPv6": ["::1"],
@@ -105,38 +105,38 @@ UNSENDABLE = {
 
 
 @pytest.fixture
-def connected(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Whatever anybody tries to connect to over IP; nothing is."""
-    tried: list[Any] = []
+def connection_attempts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Refuse every IP connection; return the addresses that were tried."""
+    addresses: list[Any] = []
 
     def connect(self: socket.socket, address: Any) -> None:
-        tried.append(address)
+        addresses.append(address)
         raise ConnectionRefusedError
 
     monkeypatch.setattr(socket.socket, "connect", connect)
-    return tried
+    return addresses
 
 
-def resolving(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """A resolver that gives another answer each time it is asked, then the last one for good."""
-    asked: list[str] = []
-    left = list(answers)
+def patch_resolver(monkeypatch: pytest.MonkeyPatch, *address_lists: list[str]) -> list[str]:
+    """Resolve names to these addresses, one list per lookup, then the last one; return the names looked up."""
+    names: list[str] = []
+    remaining = list(address_lists)
 
     def getaddrinfo(host: Any, port: Any, *_: Any, **__: Any) -> list[Any]:
-        asked.append(str(host))
-        found = left.pop(0) if len(left) > 1 else left[0]
+        names.append(str(host))
+        addresses = remaining.pop(0) if len(remaining) > 1 else remaining[0]
         return [
-            (socket.AF_INET6 if ":" in item else socket.AF_INET, socket.SOCK_STREAM, 6, "", (item, port))
-            for item in found
+            (socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+            for address in addresses
         ]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    return asked
+    return names
 
 
-def sneaked_in(url: str) -> None:
-    made = create_endpoint("https://example.org/", "job.completed")
-    WebhookEndpoint.objects.filter(pk=made.pk).update(url=url)
+def create_unchecked_endpoint(url: str) -> None:
+    endpoint = create_endpoint("https://example.org/", "job.completed")
+    WebhookEndpoint.objects.filter(pk=endpoint.pk).update(url=url)
 
 
 @pytest.mark.parametrize("name", UNSAVEABLE)
@@ -149,68 +149,68 @@ def test_a_hostile_url_is_refused_when_it_is_saved_with_a_reason(name: str) -> N
     assert not WebhookEndpoint.objects.exists()
 
 
-@pytest.mark.parametrize("name", [item for item in UNSAVEABLE if "\0" not in UNSAVEABLE[item]])
+@pytest.mark.parametrize("name", [name for name, url in UNSAVEABLE.items() if "\0" not in url])
 def test_a_hostile_url_that_is_in_the_database_is_not_contacted(
-    name: str, connected: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
+    name: str, connection_attempts: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
-    resolving(monkeypatch, [PUBLIC])
-    sneaked_in(UNSAVEABLE[name])
+    patch_resolver(monkeypatch, [PUBLIC])
+    create_unchecked_endpoint(UNSAVEABLE[name])
     complete_job()
     send_round()
     (delivery,) = list_deliveries()
-    assert connected == []
+    assert connection_attempts == []
     assert delivery.status == "FAILED"
     assert len(delivery.error) > 10
 
 
 @pytest.mark.parametrize("name", UNSENDABLE)
 def test_a_name_is_not_contacted_unless_all_its_addresses_are_public(
-    name: str, connected: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
+    name: str, connection_attempts: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
-    asked = resolving(monkeypatch, UNSENDABLE[name])
+    looked_up = patch_resolver(monkeypatch, UNSENDABLE[name])
     create_endpoint("https://rebind.example.org/", "job.completed")
     complete_job()
     send_round()
     (delivery,) = list_deliveries()
-    assert (connected, asked) == ([], ["rebind.example.org"])
+    assert (connection_attempts, looked_up) == ([], ["rebind.example.org"])
     assert "rebind.example.org" in delivery.error
 
 
-def test_a_name_that_changes_its_answer_is_asked_once_and_what_was_checked_is_what_is_connected(
-    connected: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
+def test_a_name_that_changes_its_addresses_is_resolved_once_and_the_checked_address_is_connected(
+    connection_attempts: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
-    asked = resolving(monkeypatch, [PUBLIC], ["127.0.0.1"])
+    looked_up = patch_resolver(monkeypatch, [PUBLIC], ["127.0.0.1"])
     create_endpoint("https://rebind.example.org/", "job.completed")
     complete_job()
     send_round()
-    assert asked == ["rebind.example.org"]
-    assert connected == [(PUBLIC, 443)]
+    assert looked_up == ["rebind.example.org"]
+    assert connection_attempts == [(PUBLIC, 443)]
 
 
-def test_a_later_try_judges_the_name_anew(
-    connected: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
+def test_a_later_attempt_resolves_and_checks_the_name_again(
+    connection_attempts: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=3)
-    resolving(monkeypatch, [PUBLIC], ["127.0.0.1"], [PUBLIC], ["10.0.0.1"])
+    patch_resolver(monkeypatch, [PUBLIC], ["127.0.0.1"], [PUBLIC], ["10.0.0.1"])
     create_endpoint("https://rebind.example.org/", "job.completed")
     complete_job()
     send_round()
-    assert connected == [(PUBLIC, 443), (PUBLIC, 443)]
+    assert connection_attempts == [(PUBLIC, 443), (PUBLIC, 443)]
 
 
 def test_without_the_check_the_private_address_would_be_contacted(
-    connected: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
+    connection_attempts: list[Any], configure: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0)
     monkeypatch.setattr(url_guard, "is_public", lambda address: True)
-    resolving(monkeypatch, ["10.1.2.3"])
+    patch_resolver(monkeypatch, ["10.1.2.3"])
     create_endpoint("https://rebind.example.org/", "job.completed")
     complete_job()
     send_round()
-    assert connected == [("10.1.2.3", 443)]
+    assert connection_attempts == [("10.1.2.3", 443)]
 
 
 def test_a_resolver_that_does_not_answer_is_not_waited_for(
@@ -241,12 +241,12 @@ SAVEABLE = {
 
 
 @pytest.mark.parametrize("url", SAVEABLE)
-def test_an_ordinary_url_is_taken_apart_once(url: str) -> None:
-    found = url_guard.parse_destination(url)
-    assert (found.scheme, found.host, found.port, found.target) == SAVEABLE[url]
+def test_an_ordinary_url_is_parsed_into_its_destination(url: str) -> None:
+    destination = url_guard.parse_destination(url)
+    assert (destination.scheme, destination.host, destination.port, destination.target) == SAVEABLE[url]
 
 
-def test_ports_are_the_settings_and_private_networks_are_for_those_who_ask(configure: Settings) -> None:
+def test_ports_are_a_setting_and_private_networks_must_be_allowed(configure: Settings) -> None:
     configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_PORTS=(8443,))
     assert url_guard.parse_destination("https://example.org:8443/").port == 8443
     with pytest.raises(url_guard.RejectedUrl, match="port 443 is not allowed"):

@@ -1,5 +1,5 @@
-"""Each event that somebody subscribed to becomes a message in its own transaction: nothing is missed, nothing is
-reported of a transition that was rolled back, whichever code or SQL made it."""
+"""Each event with a subscriber becomes a message in its own transaction: none is missed, none is reported of a
+transition that was rolled back, whichever code or SQL made the transition."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from webhooks.models import WebhookEndpoint, WebhookMessage, WebhookSubscription
 pytestmark = pytest.mark.django_db
 
 
-def list_events_of(job: Job) -> list[str]:
+def list_reported_events(job: Job) -> list[str]:
     return [event for event, job_id in list_messages() if job_id == job.pk]
 
 
 def test_every_transition_of_a_life_is_reported_as_its_event() -> None:
     create_endpoint()
     job = enqueue_job(hold=True)
-    assert list_events_of(job) == []
+    assert list_reported_events(job) == []
     jobs.release(job.pk)
     running = executor.claim(job)
     jobs.pause(job.pk)
@@ -59,7 +59,7 @@ def test_every_transition_of_a_life_is_reported_as_its_event() -> None:
     assert running.lease_token is not None
     finish.hand_back(job.pk, running.lease_token, actor=executor.WORKER, reason="shutdown")
     executor.complete(executor.claim(job))
-    assert list_events_of(job) == [
+    assert list_reported_events(job) == [
         "job.queued",
         "job.started",
         "job.paused",
@@ -89,30 +89,30 @@ def _finish_job(outcome: Any) -> Job:
 def test_each_end_is_reported_once_as_what_it_is(event: str) -> None:
     create_endpoint()
     job = ENDS[event]()
-    assert [event for event in list_events_of(job) if event not in ("job.queued", "job.started")] == [event]
+    assert [event for event in list_reported_events(job) if event not in ("job.queued", "job.started")] == [event]
 
 
 def test_the_retry_of_a_failure_is_reported_too() -> None:
     create_endpoint()
     job = executor.fail(executor.claim(enqueue_job()), retry_in=10)
-    assert list_events_of(job.retried_by) == ["job.queued"]
+    assert list_reported_events(job.retried_by) == ["job.queued"]
 
 
 def test_the_end_of_a_group_is_reported_once_for_each_round() -> None:
     create_endpoint("https://example.org/", "group.finished")
-    made = groups.create([{"job_type": TYPE}, {"job_type": TYPE}])
+    group = groups.create([{"job_type": TYPE}, {"job_type": TYPE}])
     for _ in range(2):
         assert list_messages() == []
-        taken = executor.claim_next()
-        assert taken is not None
-        executor.fail(taken)
-    groups.retry(made.pk)
-    while (taken := executor.claim_next()) is not None:
-        executor.complete(taken)
-    found = WebhookMessage.objects.order_by("pk")
-    facts = list(found.values_list("event", "group_id", "group_round", "group_status"))
-    assert facts == [("group.finished", made.pk, 1, "FAILED"), ("group.finished", made.pk, 2, "COMPLETED")]
-    assert found[1].at == JobGroup.objects.get(pk=made.pk).finished_at
+        claimed_job = executor.claim_next()
+        assert claimed_job is not None
+        executor.fail(claimed_job)
+    groups.retry(group.pk)
+    while (claimed_job := executor.claim_next()) is not None:
+        executor.complete(claimed_job)
+    messages = WebhookMessage.objects.order_by("pk")
+    facts = list(messages.values_list("event", "group_id", "group_round", "group_status"))
+    assert facts == [("group.finished", group.pk, 1, "FAILED"), ("group.finished", group.pk, 2, "COMPLETED")]
+    assert messages[1].at == JobGroup.objects.get(pk=group.pk).finished_at
 
 
 FILTERS: dict[str, tuple[list[str], bool]] = {
@@ -126,11 +126,11 @@ FILTERS: dict[str, tuple[list[str], bool]] = {
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_an_endpoint_gets_what_it_asked_for(name: str) -> None:
-    patterns, wanted = FILTERS[name]
+def test_an_endpoint_gets_the_events_it_subscribed_to(name: str) -> None:
+    patterns, is_subscribed = FILTERS[name]
     create_endpoint("https://example.org/", *patterns)
     job = complete_job()
-    assert ("job.completed" in list_events_of(job)) is wanted
+    assert ("job.completed" in list_reported_events(job)) is is_subscribed
 
 
 def test_there_is_no_message_for_other_tenants_or_disabled_endpoints() -> None:
@@ -138,12 +138,12 @@ def test_there_is_no_message_for_other_tenants_or_disabled_endpoints() -> None:
     create_endpoint(enabled=False)
     disabled = create_endpoint()
     services.update(disabled.pk, {"enabled": False})
-    assert list_events_of(complete_job()) == []
+    assert list_reported_events(complete_job()) == []
     services.update(disabled.pk, {"enabled": True})
-    assert list_events_of(complete_job()) == ["job.queued", "job.started", "job.completed"]
+    assert list_reported_events(complete_job()) == ["job.queued", "job.started", "job.completed"]
 
 
-def test_two_tenants_each_get_their_own() -> None:
+def test_two_tenants_get_their_own_events() -> None:
     ours, theirs = create_endpoint(tenant="ours"), create_endpoint(tenant="theirs")
     job, other = complete_job(tenant="ours"), complete_job(tenant="theirs")
     fan_out_all()
@@ -151,7 +151,7 @@ def test_two_tenants_each_get_their_own() -> None:
     assert {delivery.job_id for delivery in list_deliveries(endpoint=theirs)} == {other.pk}
 
 
-def test_there_is_one_message_an_event_however_many_want_it() -> None:
+def test_there_is_one_message_per_event_for_any_number_of_subscribers() -> None:
     ids = {create_endpoint("https://example.org/", "job.completed").pk for _ in range(5)}
     complete_job()
     assert [event for event, _ in list_messages()] == ["job.completed"]
@@ -165,9 +165,14 @@ def test_jobs_that_end_together_are_each_reported_as_they_ended() -> None:
     jobs.enqueue_many([{"job_type": TYPE}] * 4)
     claims = Claimer("worker-1", ServedJobs(types=(TYPE,))).claim(range(4), lease_sec=30)
     outcomes = (Completed(), Failed("e", "r"), Completed(), Failed("e", "r"))
-    ends = [finish.JobResult(item.id, item.lease_token, how) for item, how in zip(claims, outcomes, strict=False)]
-    finish.finish(ends, actor=executor.WORKER)
-    expected = [("job.completed" if isinstance(end.outcome, Completed) else "job.failed", end.job_id) for end in ends]
+    results = [
+        finish.JobResult(claim.id, claim.lease_token, outcome) for claim, outcome in zip(claims, outcomes, strict=False)
+    ]
+    finish.finish(results, actor=executor.WORKER)
+    expected = [
+        ("job.completed" if isinstance(result.outcome, Completed) else "job.failed", result.job_id)
+        for result in results
+    ]
     assert Counter(list_messages()) == Counter(expected)
 
 
@@ -175,7 +180,7 @@ def test_jobs_that_end_together_are_each_reported_as_they_ended() -> None:
 
 
 def test_every_transition_has_its_event_or_is_known_to_have_none() -> None:
-    """By the table of transitions: what is not mapped is listed here."""
+    """Compare with the table of transitions; those without an event are listed here."""
     silent = {
         ("SUBMITTED", "PENDING"),
         ("DISPATCHING", "DISPATCHING"),
@@ -193,7 +198,7 @@ def test_every_transition_has_its_event_or_is_known_to_have_none() -> None:
 
 
 def test_the_trigger_agrees_with_the_mapping() -> None:
-    """Whatever kind and status an event has."""
+    """Try every kind with every status."""
     create_endpoint()
     job = JobFactory.create()
     expected = Counter()
@@ -227,17 +232,17 @@ def insert_event(
 
 
 def test_an_event_inserted_by_raw_sql_is_delivered() -> None:
-    there = create_endpoint("https://example.org/", "job.completed")
+    endpoint = create_endpoint("https://example.org/", "job.completed")
     job = JobFactory.create(completed=True)
     insert_event(job)
     fan_out_all()
     assert [(delivery.endpoint_id, delivery.event, delivery.job_id) for delivery in list_deliveries()] == [
-        (there.pk, "job.completed", job.pk)
+        (endpoint.pk, "job.completed", job.pk)
     ]
 
 
 def test_an_event_that_is_older_than_an_hour_makes_no_message() -> None:
-    """As a restore or loaddata inserts them."""
+    """A restore or loaddata inserts such events."""
     create_endpoint()
     job = JobFactory.create(completed=True)
     insert_event(job, at=timezone.now() - timedelta(minutes=61))
@@ -247,7 +252,7 @@ def test_an_event_that_is_older_than_an_hour_makes_no_message() -> None:
 
 
 def test_an_event_has_one_message_at_most() -> None:
-    """Also if it is deleted and inserted again, as a restore of one table does."""
+    """The restore of one table deletes and inserts it again."""
     create_endpoint()
     job = JobFactory.create(completed=True)
     for _ in range(2):
@@ -264,9 +269,9 @@ def test_an_event_of_no_job_makes_no_message() -> None:
 
 
 def test_an_endpoint_deleted_by_raw_sql_leaves_no_subscription() -> None:
-    made = create_endpoint()
-    assert WebhookSubscription.objects.filter(endpoint=made).count() == len(events.EVENTS)
-    execute("DELETE FROM jobscheduler_webhookendpoint WHERE id = %(id)s", {"id": made.pk})
+    endpoint = create_endpoint()
+    assert WebhookSubscription.objects.filter(endpoint=endpoint).count() == len(events.EVENTS)
+    execute("DELETE FROM jobscheduler_webhookendpoint WHERE id = %(id)s", {"id": endpoint.pk})
     assert not WebhookSubscription.objects.exists()
 
 
@@ -290,7 +295,7 @@ def test_a_role_with_rights_on_events_alone_can_insert_them() -> None:
 
 @pytest.mark.pg_only
 def test_an_event_can_be_inserted_with_an_empty_search_path() -> None:
-    """As `pg_restore` does it."""
+    """`pg_restore` works that way."""
     create_endpoint("https://example.org/", "job.completed", "group.finished")
     job, group = JobFactory.create(completed=True), groups.create([{"job_type": TYPE}])
     Job.objects.filter(group=group).update(status="CANCELLED", gate=0)
@@ -309,11 +314,11 @@ def test_an_event_can_be_inserted_with_an_empty_search_path() -> None:
     assert [event for event, _ in list_messages()] == ["job.completed", "group.finished"]
 
 
-# ---------------------------------------------------------------------- exactly what was committed
+# ---------------------------------------------------------------------- committed transitions only
 
 
-def _moves() -> dict[str, tuple[str, Callable[[], Any]]]:
-    """One transition of each way in which they are made, and its event."""
+def _transitions() -> dict[str, tuple[str, Callable[[], Any]]]:
+    """Return the event and a call for each way of making a transition."""
     return {
         "enqueue": ("job.queued", lambda: jobs.enqueue(TYPE)),
         "enqueue with a key": ("job.queued", lambda: jobs.enqueue(TYPE, idempotency_key="k")),
@@ -332,45 +337,45 @@ def _moves() -> dict[str, tuple[str, Callable[[], Any]]]:
 
 
 @pytest.fixture
-def some_jobs(db: None) -> None:
+def jobs_in_three_states(db: None) -> None:
     JobFactory.create()
     JobFactory.create(running=True)
     JobFactory.create(failed=True)
 
 
-@pytest.mark.usefixtures("some_jobs")
-@pytest.mark.parametrize("move", _moves())
-def test_every_way_of_making_a_transition_is_reported(move: str) -> None:
-    event, make = _moves()[move]
+@pytest.mark.usefixtures("jobs_in_three_states")
+@pytest.mark.parametrize("name", _transitions())
+def test_every_way_of_making_a_transition_is_reported(name: str) -> None:
+    event, make = _transitions()[name]
     create_endpoint("https://example.org/", event)
     make()
-    assert {item for item, _ in list_messages()} == {event}
+    assert {reported_event for reported_event, _ in list_messages()} == {event}
 
 
-@pytest.mark.usefixtures("some_jobs")
-@pytest.mark.parametrize("move", _moves())
-def test_a_transition_that_is_rolled_back_is_reported_to_nobody(move: str) -> None:
+@pytest.mark.usefixtures("jobs_in_three_states")
+@pytest.mark.parametrize("name", _transitions())
+def test_a_transition_that_is_rolled_back_is_not_reported(name: str) -> None:
     create_endpoint()
     before = dump_tables()
     with transaction.atomic():
-        _moves()[move][1]()
+        _transitions()[name][1]()
         transaction.set_rollback(True)
     assert dump_tables() == before
 
 
-@pytest.mark.usefixtures("some_jobs")
-@pytest.mark.parametrize("move", _moves())
-def test_a_transition_whose_message_cannot_be_written_is_not_made(move: str) -> None:
+@pytest.mark.usefixtures("jobs_in_three_states")
+@pytest.mark.parametrize("name", _transitions())
+def test_a_transition_whose_message_cannot_be_written_is_not_made(name: str) -> None:
     create_endpoint()
     with connection.cursor() as cursor:
-        cursor.execute(REFUSED[connection.vendor])
+        cursor.execute(REJECT_MESSAGES[connection.vendor])
     before = dump_tables()
     with pytest.raises(DatabaseError), transaction.atomic():
-        _moves()[move][1]()
+        _transitions()[name][1]()
     assert dump_tables() == before
 
 
-REFUSED = {
+REJECT_MESSAGES = {
     "postgresql": "ALTER TABLE jobscheduler_webhookmessage ADD CONSTRAINT full_up CHECK (false) NOT VALID",
     "sqlite": """CREATE TRIGGER full_up BEFORE INSERT ON jobscheduler_webhookmessage
                  BEGIN SELECT RAISE(ABORT, 'full up'); END""",
@@ -381,7 +386,7 @@ def test_an_idempotent_replay_is_not_reported_again() -> None:
     create_endpoint("https://example.org/", "job.queued")
     for _ in range(3):
         job = jobs.enqueue(TYPE, idempotency_key="once")
-    assert list_events_of(job) == ["job.queued"]
+    assert list_reported_events(job) == ["job.queued"]
 
 
 def test_a_replayed_finish_is_not_reported_again() -> None:
@@ -389,7 +394,7 @@ def test_a_replayed_finish_is_not_reported_again() -> None:
     job = executor.claim(enqueue_job())
     for _ in range(3):
         executor.finish(job, Completed())
-    assert list_events_of(job) == ["job.completed"]
+    assert list_reported_events(job) == ["job.completed"]
 
 
 def test_an_expired_lease_is_reported_as_a_failure() -> None:
@@ -397,51 +402,51 @@ def test_an_expired_lease_is_reported_as_a_failure() -> None:
     job = JobFactory.create(running=True)
     with transaction.atomic():
         finish.expire([job], cause=None, error="lease expired", describe=lambda _: {}, retry_in=lambda _: None)  # type: ignore[arg-type]
-    assert list_events_of(job) == ["job.failed"]
+    assert list_reported_events(job) == ["job.failed"]
 
 
-# ---------------------------------------------------------------------- against endpoints that appear meanwhile
+# ---------------------------------------------------------------------- concurrent changes of endpoints
 
 
 @pytest.mark.pg_only
 @pytest.mark.django_db(transaction=True)
 def test_no_transition_after_an_endpoints_commit_is_missed() -> None:
-    """Jobs are submitted by many at once while endpoints come and go."""
+    """Submit jobs in many threads while endpoints are created and disabled."""
     stop = threading.Event()
-    due: set[Any] = set()
+    expected: set[Any] = set()
 
     def submit() -> None:
         while not stop.is_set():
             jobs.enqueue(TYPE)
         connection.close()
 
-    crowd = [threading.Thread(target=submit) for _ in range(4)]
-    for item in crowd:
-        item.start()
+    threads = [threading.Thread(target=submit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
     try:
         for _ in range(15):
-            made = create_endpoint("https://example.org/", "job.queued")
-            since = _now()
+            endpoint = create_endpoint("https://example.org/", "job.queued")
+            since = _read_database_time()
             _await_jobs(10)
             inserted = JobEvent.objects.filter(kind="SUBMITTED", at__gt=since)
-            due.update(inserted.values_list("job_id", flat=True))
-            services.update(made.pk, {"enabled": False})
+            expected.update(inserted.values_list("job_id", flat=True))
+            services.update(endpoint.pk, {"enabled": False})
     finally:
         stop.set()
-        for item in crowd:
-            item.join()
-    assert sorted(due - {job_id for _event, job_id in list_messages()}) == []
+        for thread in threads:
+            thread.join()
+    assert sorted(expected - {job_id for _event, job_id in list_messages()}) == []
     fan_out_all()
-    assert due <= {delivery.job_id for delivery in list_deliveries()}
+    assert expected <= {delivery.job_id for delivery in list_deliveries()}
     assert WebhookEndpoint.objects.count() == 15
 
 
-def _now() -> Any:
+def _read_database_time() -> Any:
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")
         return cursor.fetchone()[0]
 
 
-def _await_jobs(number: int) -> None:
-    goal = Job.objects.count() + number
-    wait_until(lambda: Job.objects.count() >= goal)
+def _await_jobs(count: int) -> None:
+    total = Job.objects.count() + count
+    wait_until(lambda: Job.objects.count() >= total)

@@ -1,4 +1,4 @@
-"""Deliveries go with their job; a job stays while somebody is still to be told of it."""
+"""Deliveries are deleted with their job; a job is kept while a message or delivery of it is pending."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ pytestmark = pytest.mark.django_db
 
 
 def prune() -> None:
-    """As if all that has happened were long ago."""
+    """Prune as if everything had ended long ago."""
     PrunePass(timedelta(days=-1)).run()
 
 
-def test_a_job_with_a_message_or_delivery_that_waits_is_never_pruned() -> None:
+def test_a_job_with_a_pending_message_or_delivery_is_never_pruned() -> None:
     create_endpoint("https://example.org/", "job.completed")
     job = complete_job()
     prune()
@@ -37,7 +37,7 @@ def test_a_job_with_a_message_or_delivery_that_waits_is_never_pruned() -> None:
 
 
 @pytest.mark.parametrize("status", ["DELIVERED", "FAILED"])
-def test_what_was_told_of_a_job_goes_with_it(status: str) -> None:
+def test_messages_and_deliveries_are_deleted_with_their_job(status: str) -> None:
     create_endpoint("https://example.org/", "job.completed")
     complete_job()
     fan_out_all()
@@ -49,12 +49,12 @@ def test_what_was_told_of_a_job_goes_with_it(status: str) -> None:
         assert not model.objects.exists(), model
 
 
-def test_a_group_stays_and_goes_likewise() -> None:
+def test_a_group_is_kept_and_deleted_likewise() -> None:
     create_endpoint("https://example.org/", "group.finished")
     groups.create([{"job_type": TYPE}])
-    taken = executor.claim_next()
-    assert taken is not None
-    executor.complete(taken)
+    claimed_job = executor.claim_next()
+    assert claimed_job is not None
+    executor.complete(claimed_job)
     prune()
     assert JobGroup.objects.exists()
     fan_out_all()
@@ -64,11 +64,11 @@ def test_a_group_stays_and_goes_likewise() -> None:
     assert not WebhookMessage.objects.exists()
 
 
-def test_tests_go_by_their_own_age(configure: Settings) -> None:
-    made = create_endpoint()
+def test_test_deliveries_are_deleted_by_their_own_age(configure: Settings) -> None:
+    endpoint = create_endpoint()
     old = WebhookMessageFactory.create(at=clock.now() - timedelta(days=40), event="webhook.test")
-    WebhookDeliveryFactory.create(endpoint=made, message=old)
-    services.send_test(made.pk)
+    WebhookDeliveryFactory.create(endpoint=endpoint, message=old)
+    services.send_test(endpoint.pk)
     duty = next(task for task in runner.list_tasks() if task.name == "webhook tests")
     assert duty.run() == "off"
     configure(RETENTION_DAYS=30)

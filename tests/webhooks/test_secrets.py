@@ -1,4 +1,4 @@
-"""Secrets: of full strength, shown once, encrypted with a key that is not in the database."""
+"""Secrets have 256 bits, are shown once, and are encrypted with a key that is not in the database."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def test_an_encrypted_secret_can_be_decrypted_and_no_two_tokens_are_alike(secret
     assert len(secret) < 8 or (secret not in first and secret not in second)
 
 
-@pytest.mark.parametrize("place", [0, 1, 16, 17, 40, 49, -1])
-def test_one_changed_bit_is_noticed(place: int) -> None:
+@pytest.mark.parametrize("index", [0, 1, 16, 17, 40, 49, -1])
+def test_one_changed_bit_is_noticed(index: int) -> None:
     token = bytearray(base64.urlsafe_b64decode(encrypt_secret(SECRET, ENDPOINT)))
-    token[place] ^= 1
+    token[index] ^= 1
     with pytest.raises(UndecryptableSecret):
         decrypt_secret(base64.urlsafe_b64encode(token), ENDPOINT)
 
@@ -80,13 +80,13 @@ def test_a_token_copied_to_another_endpoint_is_refused() -> None:
 
 @pytest.mark.django_db
 def test_an_endpoint_with_the_secret_of_another_sends_nothing() -> None:
-    mine, theirs = (services.create(ANYWHERE, ["*"])[0] for _ in range(2))
-    WebhookEndpoint.objects.filter(pk=mine.pk).update(secret=theirs.secret)
-    for item in (mine, theirs):
-        services.send_test(item.pk)
+    changed, other = (services.create(ANYWHERE, ["*"])[0] for _ in range(2))
+    WebhookEndpoint.objects.filter(pk=changed.pk).update(secret=other.secret)
+    for endpoint in (changed, other):
+        services.send_test(endpoint.pk)
     keys = {task.endpoint_id: task.keys for task in deliveries.claim_due(10)}
-    assert keys[mine.pk] is None
-    assert keys[theirs.pk] is not None
+    assert keys[changed.pk] is None
+    assert keys[other.pk] is not None
 
 
 def test_signatures_are_what_the_standard_library_makes() -> None:
@@ -94,26 +94,26 @@ def test_signatures_are_what_the_standard_library_makes() -> None:
 
     key, body = new_secret(), b'{"type":"job.completed"}'
     moment = datetime(2030, 1, 31, 12, tzinfo=UTC)
-    ours = attempt.signature_headers("msg_1", int(moment.timestamp()), body, [key])
-    assert ours["webhook-signature"] == Webhook(format_secret(key)).sign("msg_1", moment, body.decode())
+    headers = attempt.signature_headers("msg_1", int(moment.timestamp()), body, [key])
+    assert headers["webhook-signature"] == Webhook(format_secret(key)).sign("msg_1", moment, body.decode())
 
 
 def test_a_secret_has_256_bits_and_the_prefix_of_the_standard() -> None:
-    shown = format_secret(new_secret())
-    assert shown.startswith("whsec_")
-    assert len(base64.b64decode(shown.removeprefix("whsec_"))) == 32
-    assert shown != format_secret(new_secret())
+    secret = format_secret(new_secret())
+    assert secret.startswith("whsec_")
+    assert len(base64.b64decode(secret.removeprefix("whsec_"))) == 32
+    assert secret != format_secret(new_secret())
 
 
 @pytest.mark.django_db
 def test_a_secret_is_nowhere_in_the_clear(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        made, first = services.create(ANYWHERE, ["*"])
-        _, second = services.rotate_secret(made.pk)
-    raw = [base64.b64decode(job.removeprefix("whsec_")) for job in (first, second)]
+        created, first = services.create(ANYWHERE, ["*"])
+        _, second = services.rotate_secret(created.pk)
+    raw = [base64.b64decode(secret.removeprefix("whsec_")) for secret in (first, second)]
     with connection.cursor() as cursor:
         cursor.execute("SELECT secret, old_secret FROM jobscheduler_webhookendpoint")
-        stored = b"".join(bytes(item) for item in cursor.fetchone())
+        stored = b"".join(bytes(column) for column in cursor.fetchone())
     assert not any(secret in stored for secret in raw)
     endpoint = WebhookEndpoint.objects.get()
     for text in (caplog.text, repr(endpoint), str(endpoint), str(vars(endpoint))):

@@ -1,4 +1,4 @@
-"""Sending beside the work: in real workers, which die and hang as they please, and in single ticks."""
+"""Deliveries sent by real workers, which are killed and hang, and by single ticks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from webhooks.models import WebhookDelivery
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Receive = Callable[..., Receiver]
-QUICK = {
+FAST_WEBHOOK_SETTINGS = {
     **FAST_SETTINGS,
     "WEBHOOK_ALLOW_PRIVATE": True,
     "WEBHOOK_TIMEOUT_SEC": 2,
@@ -31,50 +31,50 @@ QUICK = {
 }
 
 
-def all_delivered(number: int) -> Callable[[], bool]:
-    return lambda: WebhookDelivery.objects.filter(status="DELIVERED").count() == number
+def build_delivered_check(count: int) -> Callable[[], bool]:
+    return lambda: WebhookDelivery.objects.filter(status="DELIVERED").count() == count
 
 
-def test_a_worker_delivers_what_its_jobs_did(fleet: Fleet, receive: Receive) -> None:
-    there = receive()
-    _, secret = services.create(there.url, ["job.*"])
-    fleet.start("--concurrency=4", settings=QUICK)
+def test_a_worker_delivers_the_events_of_its_jobs(fleet: Fleet, receive: Receive) -> None:
+    receiver = receive()
+    _, secret = services.create(receiver.url, ["job.*"])
+    fleet.start("--concurrency=4", settings=FAST_WEBHOOK_SETTINGS)
     ids = [jobs.enqueue("sample.add", {"a": 1, "b": 2}).pk for _ in range(5)]
-    wait_until(all_delivered(15), what=lambda: fleet.logs()[-5000:])
-    bodies = [request.verify(secret) for request in there.seen]
-    assert sorted((item["data"]["id"], item["type"]) for item in bodies) == sorted(
-        (str(pk), event) for pk in ids for event in ("job.queued", "job.started", "job.completed")
+    wait_until(build_delivered_check(15), what=lambda: fleet.logs()[-5000:])
+    bodies = [request.verify(secret) for request in receiver.seen]
+    assert sorted((body["data"]["id"], body["type"]) for body in bodies) == sorted(
+        (str(job_id), event) for job_id in ids for event in ("job.queued", "job.started", "job.completed")
     )
 
 
-def test_a_sender_that_is_killed_is_followed_by_another(fleet: Fleet, receive: Receive) -> None:
-    there = receive(behaviours.hang)
-    create_endpoint(there.url, "job.completed")
+def test_the_deliveries_of_a_killed_sender_are_sent_by_another(fleet: Fleet, receive: Receive) -> None:
+    receiver = receive(behaviours.hang)
+    create_endpoint(receiver.url, "job.completed")
     complete_job()
-    victim = fleet.start(settings={**QUICK, "WEBHOOK_TIMEOUT_SEC": 60})
-    wait_until(lambda: there.seen)
+    victim = fleet.start(settings={**FAST_WEBHOOK_SETTINGS, "WEBHOOK_TIMEOUT_SEC": 60})
+    wait_until(lambda: receiver.seen)
     victim.kill()
-    there.behaviour = behaviours.respond(200)
-    fleet.start(settings=QUICK)
-    wait_until(all_delivered(1))
-    assert len({(request.id, request.body) for request in there.seen}) == 1
+    receiver.behaviour = behaviours.respond(200)
+    fleet.start(settings=FAST_WEBHOOK_SETTINGS)
+    wait_until(build_delivered_check(1))
+    assert len({(request.id, request.body) for request in receiver.seen}) == 1
     assert list_deliveries()[0].attempts == 1
 
 
 def test_slow_and_dead_receivers_delay_neither_jobs_nor_recovery(fleet: Fleet, receive: Receive) -> None:
-    """With a timeout of a minute, whoever waited for a receiver would not be done in time."""
+    """With a timeout of a minute, a worker that waited for a receiver would not finish in time."""
     slow = receive(behaviours.hang)
     for _ in range(20):
         create_endpoint(slow.url, "*")
-    patient = {**QUICK, "WEBHOOK_TIMEOUT_SEC": 60}
-    worker = fleet.start("--concurrency=2", settings=patient)
+    settings = {**FAST_WEBHOOK_SETTINGS, "WEBHOOK_TIMEOUT_SEC": 60}
+    worker = fleet.start("--concurrency=2", settings=settings)
     first = jobs.enqueue("sample.add", {"a": 1, "b": 2})
     wait_until(lambda: slow.seen, what=lambda: fleet.logs()[-5000:])
     jobs.enqueue_many([{"job_type": "sample.add", "params": {"a": 1, "b": 2}}] * 50)
     wait_until_all_ended(30, fleet)
     lost = Job.objects.get(pk=jobs.enqueue("sample.work", {"seconds": 60}, max_retries=0).pk)
     wait_until(lambda: Job.objects.filter(pk=lost.pk, status=Status.RUNNING).exists())
-    other = fleet.start("--types=sample.rare", settings=patient)
+    other = fleet.start("--types=sample.rare", settings=settings)
     worker.kill()
     wait_until(lambda: Job.objects.filter(pk=lost.pk, status=Status.FAILED).exists(), what=lambda: other.output[-5000:])
     assert JobEvent.objects.get(job_id=lost.pk, kind="FAILED").reason == "lease expired"
@@ -83,43 +83,43 @@ def test_slow_and_dead_receivers_delay_neither_jobs_nor_recovery(fleet: Fleet, r
 
 
 def test_a_worker_ends_in_time_although_a_receiver_hangs(fleet: Fleet, receive: Receive) -> None:
-    there = receive(behaviours.hang)
-    create_endpoint(there.url, "job.completed")
+    receiver = receive(behaviours.hang)
+    create_endpoint(receiver.url, "job.completed")
     complete_job()
-    worker = fleet.start(settings={**QUICK, "WEBHOOK_TIMEOUT_SEC": 600})
-    wait_until(lambda: there.seen)
+    worker = fleet.start(settings={**FAST_WEBHOOK_SETTINGS, "WEBHOOK_TIMEOUT_SEC": 600})
+    wait_until(lambda: receiver.seen)
     worker.terminate()
     assert worker.wait_for_end() == 0
 
 
 def test_without_housekeeping_a_worker_sends_nothing(fleet: Fleet, receive: Receive) -> None:
-    there = receive()
-    create_endpoint(there.url, "job.completed")
-    fleet.start("--no-housekeeping", settings=QUICK)
+    receiver = receive()
+    create_endpoint(receiver.url, "job.completed")
+    fleet.start("--no-housekeeping", settings=FAST_WEBHOOK_SETTINGS)
     jobs.enqueue("sample.add", {"a": 1, "b": 2})
     wait_until_all_ended(30, fleet)
-    assert (there.connections, len(list_deliveries())) == (0, 0)
+    assert (receiver.connections, len(list_deliveries())) == (0, 0)
 
 
 def test_a_tick_delivers_one_bounded_round(receive: Receive, configure: Settings) -> None:
-    there = receive()
-    create_endpoint(there.url, "job.completed")
+    receiver = receive()
+    create_endpoint(receiver.url, "job.completed")
     for _ in range(10):
         complete_job()
     out = io.StringIO()
     call_command("tick", stdout=out)
     assert "webhooks: 10 attempts" in out.getvalue()
-    assert len(there.seen) == 10
+    assert len(receiver.seen) == 10
 
 
-def test_a_tick_waits_no_longer_than_a_try_may_take(receive: Receive, configure: Settings) -> None:
-    there = receive(behaviours.hang)
+def test_a_tick_waits_no_longer_than_one_attempt_may_take(receive: Receive, configure: Settings) -> None:
+    receiver = receive(behaviours.hang)
     configure(WEBHOOK_TIMEOUT_SEC=0.5)
-    create_endpoint(there.url, "job.completed")
+    create_endpoint(receiver.url, "job.completed")
     for _ in range(100):
         complete_job()
     out: Any = io.StringIO()
     call_command("tick", stdout=out)
     assert "tried" in out.getvalue()
-    assert 0 < len(there.seen) < 400
+    assert 0 < len(receiver.seen) < 400
     assert not WebhookDelivery.objects.filter(lease_token__isnull=False).exists()
