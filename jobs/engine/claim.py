@@ -50,7 +50,7 @@ class Claimer:
         self.set_served_jobs(served_jobs)
         self.is_saturated = False  # in the last claim, a limit was full or a job was not admitted
         self.has_denied = False  # in the last claim, a job was not admitted
-        self._limited = True
+        self._has_limits = True
         self._cost_in_use = 0  # at the last selection round
 
     def set_served_jobs(self, served_jobs: ServedJobs) -> None:
@@ -63,48 +63,49 @@ class Claimer:
     @property
     def is_plain(self) -> bool:
         """Tell whether a plain claim is likely to work: no limit was in force at the last claim."""
-        return self._may_be_plain and not self._limited
+        return self._may_be_plain and not self._has_limits
 
     def claim(self, slots: Sequence[int], *, lease_sec: float) -> list[Claim]:
         """Claim up to one job per slot number, in dispatch order, within all limits."""
         slots = slots[: round_to_batch_size(len(slots))]
         if not slots or not self.served_jobs.types:
             return []
-        claimant = LeaseRequest(self.worker, self.process_key, lease_sec)
+        lease_request = LeaseRequest(self.worker, self.process_key, lease_sec)
         claims: list[Claim] = []
         if self.is_plain:
-            claims = self._claim_plainly(slots, claimant)
+            claims = self._claim_plain(slots, lease_request)
         if not claims and (not self.is_plain or limits.has_limits_in_force()):
-            claims = self._claim_selected(slots, claimant)
+            claims = self._claim_selected(slots, lease_request)
         record_starts(claims)
         return claims
 
-    def _claim_plainly(self, slots: Sequence[int], claimant: LeaseRequest) -> list[Claim]:
+    def _claim_plain(self, slots: Sequence[int], lease_request: LeaseRequest) -> list[Claim]:
         with db.atomic_on_sqlite() as connection:
-            claims = claim_next(connection, self.served_params, claimant, slots)
+            claims = claim_next(connection, self.served_params, lease_request, slots)
         self.is_saturated = self.has_denied = False
         return claims
 
-    def _claim_selected(self, slots: Sequence[int], claimant: LeaseRequest) -> list[Claim]:
+    def _claim_selected(self, slots: Sequence[int], lease_request: LeaseRequest) -> list[Claim]:
         with db.atomic(read_committed=True) as connection:
-            selected = SelectionRound(connection, self.served_jobs.to_filter())
-            self._limited = bool(selected.limits)
-            room = selected.room_for_any(len(slots)) if self._may_be_plain else None
+            selection_round = SelectionRound(connection, self.served_jobs.to_filter())
+            self._has_limits = bool(selection_round.limits)
+            room = selection_round.find_room_for_any(len(slots)) if self._may_be_plain else None
             if room is not None:  # any of the first ready jobs can start: they need not be read first
                 first = slots[: round_to_batch_size(room)]
                 served = self.served_params
-                claims = claim_next(connection, served, claimant, first, limits_locked=True) if first else []
+                claims = claim_next(connection, served, lease_request, first, limits_locked=True) if first else []
             else:
-                chosen = selected.choose(len(slots))
+                chosen = selection_round.choose(len(slots))
                 if not selection.is_plain():
                     chosen = _lock_ready(chosen)
-                    selected.record_decisions(chosen)
-                claims = claim_chosen(connection, chosen, claimant, slots) if chosen else []
-            if selected.cost_in_use < self._cost_in_use and not claims:  # other workers may use the freed capacity
+                    selection_round.record_decisions(chosen)
+                claims = claim_chosen(connection, chosen, lease_request, slots) if chosen else []
+            # Other workers may use the capacity that became free.
+            if selection_round.cost_in_use < self._cost_in_use and not claims:
                 notifications.notify(notifications.READY)
-            self._cost_in_use = selected.cost_in_use
-            self.is_saturated = selected.is_saturated or (room is not None and 0 < room < len(slots))
-            self.has_denied = selected.has_denied
+            self._cost_in_use = selection_round.cost_in_use
+            self.is_saturated = selection_round.is_saturated or (room is not None and 0 < room < len(slots))
+            self.has_denied = selection_round.has_denied
         return claims
 
 

@@ -127,7 +127,7 @@ def hand_back(
             _stop(job, actor, artifacts)
         else:
             _save_artifacts(job, artifacts)
-            fields = {**_lane_hold(job, Status.QUEUED), "gate": queued_gate()}
+            fields: dict[str, Any] = {"holds_lane": job.lane_id is not None, "gate": queued_gate()}
             apply_transition(job, "hand_back", Status.QUEUED, actor=actor, reason=reason, token=token, **fields)
         return FinishStatus.DONE
 
@@ -175,12 +175,11 @@ def _apply_stop_request(job: Job, verb: str, *, actor: Actor, reason: str, data:
     mode = StopMode(job.cancel_mode)
     target = STATUS_AFTER_STOP[mode]
     data = data | _find_requester(job, mode)
-    hold = _lane_hold(job, target)
-    ended = apply_transition(
-        job, verb, target, actor=actor, reason=reason, data=data or None, token=job.lease_token, **hold
-    )
+    fields: dict[str, Any] = {"holds_lane": job.lane_id is not None and target != Status.CANCELLED}
+    event: dict[str, Any] = {"actor": actor, "reason": reason, "data": data or None, "token": job.lease_token}
+    stopped = apply_transition(job, verb, target, **event, **fields)
     if target == Status.CANCELLED:
-        groups.on_member_finished(ended)
+        groups.on_member_finished(stopped)
 
 
 def _find_requester(job: Job, mode: StopMode) -> dict[str, Any]:
@@ -192,10 +191,6 @@ def _find_requester(job: Job, mode: StopMode) -> dict[str, Any]:
 def _save_artifacts(job: Job, artifacts: dict[str, Any] | None) -> None:
     if artifacts:
         JobRun.objects.open().filter(job_id=job.pk).update(artifacts=artifacts)
-
-
-def _lane_hold(job: Job, target: Status) -> dict[str, Any]:
-    return {"holds_lane": job.lane_id is not None and target != Status.CANCELLED}
 
 
 def _check_replay(job_id: UUID, token: UUID, kinds: Collection[EventKind], actor: Actor) -> FinishStatus:

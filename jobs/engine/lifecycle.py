@@ -106,7 +106,7 @@ def resolve(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
     with db.atomic():
         job = lock_job(job_id)
         require_allowed(job, "resolve")
-        fields = {"holds_lane": False, "resolved_at": Now()}
+        fields: dict[str, Any] = {"holds_lane": False, "resolved_at": Now()}
         return apply_transition(job, "resolve", Status.FAILED, actor=actor, reason=reason, **fields)
 
 

@@ -112,7 +112,7 @@ def request_stop(job: Job, mode: StopMode, *, actor: Actor, reason: str) -> Job:
     if job.cancel_requested and job.cancel_mode == mode:
         return job
     transition = require_transition(job, mode.lower(), Status.RUNNING)
-    request = {"cancel_requested": True, "cancel_mode": mode, "status_reason": reason}
+    request: dict[str, Any] = {"cancel_requested": True, "cancel_mode": mode, "status_reason": reason}
     _update_if_unchanged(job, transition.verb, Status.RUNNING, **request)
     add_event(job, transition.event, actor=actor, reason=reason)
     notifications.notify(notifications.STOP)

@@ -196,7 +196,7 @@ def test_a_result_that_shares_its_turn_with_a_claim_is_fenced_alike(others: int)
     assert ending.finish([earlier_result], actor=WORKER) == {fields.pk: FinishStatus.DONE}
     stolen_end = JobResult(stolen.pk, uuid4(), Completed({"forged": True}))
     claimer = Claimer("worker-2", ServedJobs((waiting.job_type,)), process_key=f"worker-2@{uuid4()}")
-    claimer._limited = False
+    claimer._has_limits = False
 
     for ends, verdict in (([earlier_result], FinishStatus.REPLAY), ([stolen_end], FinishStatus.LOST)):
         before = list_events(stolen), list_events(fields)

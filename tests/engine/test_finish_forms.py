@@ -87,7 +87,7 @@ def _turn(ends: Sequence[JobResult], slots: Sequence[int]) -> dict[UUID, FinishS
 
 def claimer() -> Claimer:
     found = Claimer("taker", ServedJobs((SAMPLE_TYPE,)), process_key="taker@1")
-    found._limited = False
+    found._has_limits = False
     return found
 
 

@@ -34,7 +34,7 @@ class Exchange(threading.Thread):
 
     def run(self) -> None:
         claimer = Claimer("taker", ServedJobs((SAMPLE_TYPE,)), process_key="taker@1")
-        claimer._limited = False
+        claimer._has_limits = False
         try:
             slots = range(len(self.ends))
             self.done = turn.take_plain_turn(claimer, self.ends, slots, actor=WORKER, lease_sec=30)

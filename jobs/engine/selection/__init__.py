@@ -60,7 +60,7 @@ class SelectionRound:
         """Return the cost units that admission counts as used."""
         return self._admission.cost_in_use if self._admission is not None else 0
 
-    def room_for_any(self, count: int) -> int | None:
+    def find_room_for_any(self, count: int) -> int | None:
         """Return how many of the first ready jobs may start, whatever they are; None if that depends on which."""
         rooms = {limit: count_free(limit, self._in_use) for limit in self.limits}
         count = min([count, *(left for limit, left in rooms.items() if limit.scope == "global" and left is not None)])

@@ -65,7 +65,12 @@ class ServedParams(NamedTuple):
 
 
 def claim_next(
-    connection: Any, served: ServedParams, claimant: LeaseRequest, slots: Sequence[int], *, limits_locked: bool = False
+    connection: Any,
+    served: ServedParams,
+    lease_request: LeaseRequest,
+    slots: Sequence[int],
+    *,
+    limits_locked: bool = False,
 ) -> list[Claim]:
     """Claim the first ready jobs, one for each slot number, unless some limit is in force.
 
@@ -73,18 +78,20 @@ def claim_next(
     """
     if db.is_sqlite(connection):
         pick = _pick_next_on_sqlite(connection, served, len(slots), limits_locked)
-        return _claim_on_sqlite(connection, pick, claimant, slots)
-    statement = claim_next_statement(served, claimant, slots, limits_locked)
+        return _claim_on_sqlite(connection, pick, lease_request, slots)
+    statement = claim_next_statement(served, lease_request, slots, limits_locked)
     return [parse_claim(row) for row in execute(connection, *statement)]
 
 
-def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: LeaseRequest, slots: Sequence[int]) -> list[Claim]:
+def claim_chosen(
+    connection: Any, job_ids: Sequence[UUID], lease_request: LeaseRequest, slots: Sequence[int]
+) -> list[Claim]:
     """Claim those of these jobs that are still ready and not locked, one for each slot number."""
     if db.is_sqlite(connection):
         chosen = json.dumps([job_id.hex for job_id in job_ids])
         pick = _SQLITE_PICK_CHOSEN, [chosen, to_stored(connection, timezone.now())]
-        return _claim_on_sqlite(connection, pick, claimant, slots)
-    params = {"job_ids": to_array(job_ids), **claimant._asdict(), "slots": to_array(slots)}
+        return _claim_on_sqlite(connection, pick, lease_request, slots)
+    params = {"job_ids": to_array(job_ids), **lease_request._asdict(), "slots": to_array(slots)}
     return [parse_claim(row) for row in execute(connection, CLAIM_CHOSEN, params)]
 
 
@@ -92,10 +99,10 @@ def claim_chosen(connection: Any, job_ids: Sequence[UUID], claimant: LeaseReques
 
 
 def claim_next_statement(
-    served: ServedParams, claimant: LeaseRequest, slots: Sequence[int], limits_locked: bool = False
+    served: ServedParams, lease_request: LeaseRequest, slots: Sequence[int], limits_locked: bool = False
 ) -> Statement:
     """Return the plain claim with its parameters, to be sent alone or in a pipeline with FINISH."""
-    params = {**served._asdict(), **claimant._asdict(), "slots": to_array(slots), "limits_locked": limits_locked}
+    params = {**served._asdict(), **lease_request._asdict(), "slots": to_array(slots), "limits_locked": limits_locked}
     return _claim_next(len(slots)), params
 
 
@@ -241,23 +248,26 @@ def _pick_next_on_sqlite(connection: Any, served: ServedParams, limit: int, limi
     return _SQLITE_PICK_NEXT, [*wanted, limits_locked, limit]
 
 
-def _claim_on_sqlite(connection: Any, pick: Statement, claimant: LeaseRequest, slots: Sequence[int]) -> list[Claim]:
+def _claim_on_sqlite(
+    connection: Any, pick: Statement, lease_request: LeaseRequest, slots: Sequence[int]
+) -> list[Claim]:
     now = timezone.now()
     at = to_stored(connection, now)
-    expires_at = to_stored(connection, now + timedelta(seconds=claimant.lease_sec))
+    expires_at = to_stored(connection, now + timedelta(seconds=lease_request.lease_sec))
     with connection.cursor() as cursor:
         cursor.execute(*pick)
         picked = [row[0] for row in cursor.fetchall()]
         if not picked:
             return []
         leases = [
-            (job_id, uuid4().hex, f"{claimant.process}#{slot}") for job_id, slot in zip(picked, slots, strict=False)
+            (job_id, uuid4().hex, f"{lease_request.process}#{slot}")
+            for job_id, slot in zip(picked, slots, strict=False)
         ]
         cursor.execute(_SQLITE_CLAIM, [expires_at, at, read_beat_clock(), at, json.dumps(leases)])
         rows = {row[0]: row for row in cursor.fetchall()}
         job_ids = json.dumps([job_id for job_id in picked if job_id in rows])
-        cursor.execute(_SQLITE_OPEN_RUNS, [at, claimant.worker, job_ids])
-        cursor.execute(_SQLITE_EVENTS, [claimant.worker, at, job_ids])
+        cursor.execute(_SQLITE_OPEN_RUNS, [at, lease_request.worker, job_ids])
+        cursor.execute(_SQLITE_EVENTS, [lease_request.worker, at, job_ids])
         cursor.execute(_SQLITE_ARTIFACTS, [job_ids])
         artifacts = dict(cursor.fetchall())
     return [_parse_sqlite_claim(rows[job_id], artifacts[job_id]) for job_id in picked if job_id in rows]

@@ -71,14 +71,14 @@ def finish_and_claim(
     results: Sequence[ResultRow],
     context: FinishContext,
     served: ServedParams,
-    claimant: LeaseRequest,
+    lease_request: LeaseRequest,
     slots: Sequence[int],
 ) -> tuple[list[FinishedRow], list[Claim]]:
     """Run `finish_jobs` and `claim_next`: on PostgreSQL in one round trip, on SQLite in the caller's transaction."""
     if db.is_sqlite(connection):
-        return finish_jobs(connection, results, context), claim_next(connection, served, claimant, slots)
+        return finish_jobs(connection, results, context), claim_next(connection, served, lease_request, slots)
     finished, claimed = execute_together(
-        connection, finish_statement(results, context), claim_next_statement(served, claimant, slots)
+        connection, finish_statement(results, context), claim_next_statement(served, lease_request, slots)
     )
     return [FinishedRow(*row) for row in finished], [parse_claim(row) for row in claimed]
 
