@@ -1,4 +1,4 @@
-"""The API as it is, beside one whose endpoints go wrong; all of it twice, under two prefixes."""
+"""URLs of the API under two prefixes, beside an API whose endpoints fail."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ router = Router()
 
 
 @router.get("/unexpected", operation_id="unexpected")
-def raise_unexpected(request: HttpRequest) -> HttpResponse:
+def raise_runtime_error(request: HttpRequest) -> HttpResponse:
     raise RuntimeError(SECRET)
 
 
 @router.get("/outage", operation_id="outage")
-def outage(request: HttpRequest) -> HttpResponse:
+def raise_operational_error(request: HttpRequest) -> HttpResponse:
     raise OperationalError(f"connection refused: {SECRET}")
 
 
 @router.get("/interface", operation_id="interface")
-def interface(request: HttpRequest) -> HttpResponse:
+def raise_interface_error(request: HttpRequest) -> HttpResponse:
     raise InterfaceError(SECRET)
 
 
 @router.get("/atomic", operation_id="atomic")
-def atomic(request: HttpRequest) -> HttpResponse:
+def report_transaction(request: HttpRequest) -> HttpResponse:
     return json_response({"in_a_transaction": connection.in_atomic_block})
 
 
 @router.post("/half", operation_id="half")
-def half(request: HttpRequest, body: Annotated[RequestBody, JsonBody()]) -> HttpResponse:
+def enqueue_and_raise(request: HttpRequest, body: Annotated[RequestBody, JsonBody()]) -> HttpResponse:
     job_services.enqueue("tests.note", {"text": "kept"})
     raise RuntimeError(SECRET)
 

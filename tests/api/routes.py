@@ -1,4 +1,4 @@
-"""Every route there is, read from the routers themselves, with something to fill its paths with."""
+"""List every route of the routers, and create objects for the parameters of their paths."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ class Route:
 
     @property
     def names_an_object(self) -> bool:
-        """Job types are nobody's: what is asked of one that is not there is a mistake, not a secret."""
+        """Job types belong to no tenant: an unknown one is bad input and need not be hidden."""
         return "{" in self.path.replace("{job_type}", "")
 
     def fill_path(self, values: dict[str, Any]) -> str:
-        """The path with these values. A parameter that nobody knows is one that a new route forgot to tell us of."""
+        """Return the path with these values. A KeyError means: add the parameter of a new route to OBJECT_FACTORIES."""
         return self.path.format_map(values)
 
 
-def routes() -> list[Route]:
+def list_routes() -> list[Route]:
     return [
-        Route(method, f"{base}{path}", operation.operation_id or "", *_needs(operation))
-        for surface, base in SURFACES
-        for router in surface._get_bound_routers()
+        Route(method, f"{base}{path}", operation.operation_id or "", *_read_requirements(operation))
+        for ninja_api, base in APIS
+        for router in ninja_api._get_bound_routers()
         for path, view in router.path_operations.items()
         for operation in view.operations
         for method in operation.methods
     ]
 
 
-def _needs(operation: Any) -> tuple[str, str | None]:
+def _read_requirements(operation: Any) -> tuple[str, str | None]:
     bearer, _key, console = operation.auth_callbacks
     return bearer.scope, console.permission and console.permission.rpartition(".")[2]
 
 
-SURFACES = [(api, "/api"), (legacy, "")]
+APIS = [(api, "/api"), (legacy, "")]
 
-MAKERS: dict[str, Callable[[str], Any]] = {
+OBJECT_FACTORIES: dict[str, Callable[[str], Any]] = {
     "job_id": lambda tenant: factories.JobFactory.create(tenant=tenant, queued=True).pk,
     "run_id": lambda tenant: factories.JobFactory.create(tenant=tenant, failed=True).pk,
     "key": lambda tenant: factories.TargetFactory.create(tenant=tenant).key,
@@ -68,11 +68,11 @@ MAKERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-def objects_of(tenant: str) -> dict[str, Any]:
-    """One of everything that a path can name."""
-    return {name: make(tenant) for name, make in MAKERS.items()} | {"job_type": "sample.add"}
+def create_objects(tenant: str) -> dict[str, Any]:
+    """Create one object for each path parameter; return the values of the parameters."""
+    return {name: create(tenant) for name, create in OBJECT_FACTORIES.items()} | {"job_type": "sample.add"}
 
 
-def absent() -> dict[str, Any]:
-    ids = {name: f"absent-{uuid7()}" if name == "key" else UUID(int=uuid7().int) for name in MAKERS}
+def absent_values() -> dict[str, Any]:
+    ids = {name: f"absent-{uuid7()}" if name == "key" else UUID(int=uuid7().int) for name in OBJECT_FACTORIES}
     return {**ids, "job_type": "absent.type"}

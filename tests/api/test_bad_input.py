@@ -1,4 +1,4 @@
-"""Whatever makes no sense gets its 4xx with the field named, and leaves the database as it was."""
+"""Bad input gets a 4xx that names the field, and leaves the database unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.api_client import ApiClient
 from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
-assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
 NOTE = {"job_type": "tests.note", "params": {"text": "x"}}
 ABSENT = "01920000-0000-7000-8000-000000000000"
@@ -25,7 +25,7 @@ ABSENT = "01920000-0000-7000-8000-000000000000"
 
 @dataclass(frozen=True)
 class Case:
-    """A request, the status it gets, and the way to the field that is wrong (None: no field is)."""
+    """One request, its expected status, and the location of the wrong field (None: no field is wrong)."""
 
     name: str
     path: str
@@ -38,7 +38,7 @@ class Case:
     code: str = ""
 
 
-def submission(name: str, loc: list[Any], /, **fields: Any) -> Case:
+def submit_case(name: str, loc: list[Any], /, **fields: Any) -> Case:
     return Case(f"submit: {name}", "/jobs", {**NOTE, **fields}, loc=["body", *loc])
 
 
@@ -50,34 +50,34 @@ def query_case(name: str, query: str, loc: list[Any], path: str = "/jobs") -> Ca
     return Case(f"query: {name}", f"{path}?{query}", method="get", loc=["query", *loc])
 
 
-def text(inner: str) -> bytes:
-    return ('{"job_type": "tests.anything", "params": {"text": ' + inner + "}}").encode("utf-8", "surrogatepass")
+def build_body(value: str) -> bytes:
+    return ('{"job_type": "tests.anything", "params": {"text": ' + value + "}}").encode("utf-8", "surrogatepass")
 
 
-def nested_lists(depth: int) -> bytes:
-    return text("[" * depth + "]" * depth)
+def build_nested_body(depth: int) -> bytes:
+    return build_body("[" * depth + "]" * depth)
 
 
 ENCODINGS = [
-    body_case("NUL, escaped", text('"a\\u0000b"'), ["body", "params", "text"]),
+    body_case("NUL, escaped", build_body('"a\\u0000b"'), ["body", "params", "text"]),
     body_case(
         "NUL in a key", b'{"job_type": "tests.anything", "params": {"a\\u0000": 1}}', ["body", "params", "a\ufffd"]
     ),
-    body_case("half a surrogate pair, escaped", text('"\\ud800"'), ["body", "params", "text"]),
-    body_case("surrogates the wrong way round", text('"\\udc00\\ud800"'), ["body", "params", "text"]),
-    body_case("half a surrogate pair, raw", text('"\ud800"'), ["body"], 400),
+    body_case("half a surrogate pair, escaped", build_body('"\\ud800"'), ["body", "params", "text"]),
+    body_case("surrogates the wrong way round", build_body('"\\udc00\\ud800"'), ["body", "params", "text"]),
+    body_case("half a surrogate pair, raw", build_body('"\ud800"'), ["body"], 400),
     body_case("byte order mark", b"\xef\xbb\xbf" + json.dumps(NOTE).encode(), ["body"], 400),
     body_case("UTF-16", json.dumps(NOTE).encode("utf-16"), ["body"], 400),
     body_case("UTF-32", json.dumps(NOTE).encode("utf-32"), ["body"], 400),
-    body_case("Latin-1", text('"é"').decode().encode("latin-1"), ["body"], 400),
-    body_case("broken UTF-8", text('"') + b'\xff\xfe"}}', ["body"], 400),
-    body_case("overlong UTF-8", text('"x')[:-1] + b'\xc0\x80"}}', ["body"], 400),
+    body_case("Latin-1", build_body('"é"').decode().encode("latin-1"), ["body"], 400),
+    body_case("broken UTF-8", build_body('"') + b'\xff\xfe"}}', ["body"], 400),
+    body_case("overlong UTF-8", build_body('"x')[:-1] + b'\xc0\x80"}}', ["body"], 400),
     body_case("raw control character in text", b'{"job_type": "tests.note\n"}', ["body"], 400),
-    submission("NUL in a name", ["target"], target="a\0b"),
-    submission("NUL in a tag", ["tags", 0], tags=["a\0"]),
-    submission("NUL in the job type", ["job_type"], job_type="tests\0note"),
-    submission("line break in a name", ["resource"], resource="a\nb"),
-    submission("escape character in a name", ["addon_id"], addon_id="\x1b[31m"),
+    submit_case("NUL in a name", ["target"], target="a\0b"),
+    submit_case("NUL in a tag", ["tags", 0], tags=["a\0"]),
+    submit_case("NUL in the job type", ["job_type"], job_type="tests\0note"),
+    submit_case("line break in a name", ["resource"], resource="a\nb"),
+    submit_case("escape character in a name", ["addon_id"], addon_id="\x1b[31m"),
 ]
 MALFORMED = [
     body_case("empty", b"", ["body"], 400),
@@ -93,57 +93,57 @@ MALFORMED = [
     body_case("a million brackets", b"[" * 900_000, ["body"], 422),
 ]
 NUMBERS = [
-    body_case("NaN", text("NaN"), ["body"], 400),
-    body_case("Infinity", text("Infinity"), ["body"], 400),
-    body_case("minus Infinity", text("-Infinity"), ["body"], 400),
-    body_case("1e400", text("1e400"), ["body"]),
-    body_case("beyond 64 bits", text("9223372036854775808"), ["body"]),
-    body_case("below 64 bits", text("-9223372036854775809"), ["body"]),
-    body_case("hundreds of digits", text("1" * 500), ["body"]),
-    body_case("thousands of digits", text("1" * 10_000), ["body"]),
-    body_case("leading zero", text("01"), ["body"], 400),
-    body_case("plus sign", text("+1"), ["body"], 400),
-    body_case("hexadecimal", text("0x10"), ["body"], 400),
-    submission("priority too high", ["priority"], priority=101),
-    submission("priority too low", ["priority"], priority=-1),
-    submission("priority with a fraction", ["priority"], priority=50.5),
-    submission("priority a boolean", ["priority"], priority=True),
-    submission("priority an unknown word", ["priority"], priority="HIGHEST"),
-    submission("priority digits as text", ["priority"], priority="50"),
-    submission("priority a list", ["priority"], priority=[50]),
-    submission("position beyond its room", ["position"], position=2**62 + 1),
-    submission("position a fraction", ["position"], position=1.5),
-    submission("position a boolean", ["position"], position=False),
-    submission("cost beyond 100", ["cost_units"], cost_units=101),
-    submission("cost below 0", ["cost_units"], cost_units=-1),
-    submission("cost a boolean", ["cost_units"], cost_units=True),
-    submission("token limit below 0", ["token_limit"], token_limit=-1),
-    submission("token limit as text", ["token_limit"], token_limit="10"),
-    submission("retries below 0", ["max_retries"], max_retries=-1),
-    submission("retries beyond 1000", ["max_retries"], max_retries=1001),
-    submission("runtime of nothing", ["max_runtime_sec"], max_runtime_sec=0),
-    submission("runtime below 0", ["max_runtime_sec"], max_runtime_sec=-0.1),
-    submission("runtime beyond a year", ["max_runtime_sec"], max_runtime_sec=1e9),
-    submission("runtime a boolean", ["max_runtime_sec"], max_runtime_sec=True),
-    submission("duration as text", ["expected_duration_sec"], expected_duration_sec="5s"),
+    body_case("NaN", build_body("NaN"), ["body"], 400),
+    body_case("Infinity", build_body("Infinity"), ["body"], 400),
+    body_case("minus Infinity", build_body("-Infinity"), ["body"], 400),
+    body_case("1e400", build_body("1e400"), ["body"]),
+    body_case("beyond 64 bits", build_body("9223372036854775808"), ["body"]),
+    body_case("below 64 bits", build_body("-9223372036854775809"), ["body"]),
+    body_case("hundreds of digits", build_body("1" * 500), ["body"]),
+    body_case("thousands of digits", build_body("1" * 10_000), ["body"]),
+    body_case("leading zero", build_body("01"), ["body"], 400),
+    body_case("plus sign", build_body("+1"), ["body"], 400),
+    body_case("hexadecimal", build_body("0x10"), ["body"], 400),
+    submit_case("priority too high", ["priority"], priority=101),
+    submit_case("priority too low", ["priority"], priority=-1),
+    submit_case("priority with a fraction", ["priority"], priority=50.5),
+    submit_case("priority a boolean", ["priority"], priority=True),
+    submit_case("priority an unknown word", ["priority"], priority="HIGHEST"),
+    submit_case("priority digits as text", ["priority"], priority="50"),
+    submit_case("priority a list", ["priority"], priority=[50]),
+    submit_case("position beyond its room", ["position"], position=2**62 + 1),
+    submit_case("position a fraction", ["position"], position=1.5),
+    submit_case("position a boolean", ["position"], position=False),
+    submit_case("cost beyond 100", ["cost_units"], cost_units=101),
+    submit_case("cost below 0", ["cost_units"], cost_units=-1),
+    submit_case("cost a boolean", ["cost_units"], cost_units=True),
+    submit_case("token limit below 0", ["token_limit"], token_limit=-1),
+    submit_case("token limit as text", ["token_limit"], token_limit="10"),
+    submit_case("retries below 0", ["max_retries"], max_retries=-1),
+    submit_case("retries beyond 1000", ["max_retries"], max_retries=1001),
+    submit_case("runtime of nothing", ["max_runtime_sec"], max_runtime_sec=0),
+    submit_case("runtime below 0", ["max_runtime_sec"], max_runtime_sec=-0.1),
+    submit_case("runtime beyond a year", ["max_runtime_sec"], max_runtime_sec=1e9),
+    submit_case("runtime a boolean", ["max_runtime_sec"], max_runtime_sec=True),
+    submit_case("duration as text", ["expected_duration_sec"], expected_duration_sec="5s"),
 ]
 TIMES = [
-    submission("without an offset", ["not_before"], not_before="2030-01-01T00:00:00"),
-    submission("a date", ["not_before"], not_before="2030-01-01"),
-    submission("a number", ["not_before"], not_before=1893456000),
-    submission("impossible day", ["not_before"], not_before="2030-02-30T00:00:00Z"),
-    submission("impossible hour", ["not_before"], not_before="2030-01-01T25:00:00Z"),
-    submission("month 13", ["deadline_at"], deadline_at="2030-13-01T00:00:00Z"),
-    submission("year 0", ["not_before"], not_before="0000-01-01T00:00:00Z"),
-    submission("year 10000", ["not_before"], not_before="10000-01-01T00:00:00Z"),
-    submission("before the year 1 after the zone shift", ["not_before"], not_before="0001-01-01T00:00:00+14:00"),
-    submission("after 9999 after the zone shift", ["not_before"], not_before="9999-12-31T23:59:59-14:00"),
-    submission("offset of a whole day", ["not_before"], not_before="2030-01-01T00:00:00+24:00"),
-    submission("week date", ["not_before"], not_before="2030-W01-1T00:00:00Z"),
-    submission("a word", ["not_before"], not_before="tomorrow"),
-    submission("empty", ["not_before"], not_before=""),
-    submission("Arabic digits", ["not_before"], not_before="٢٠٣٠-01-01T00:00:00Z"),
-    submission(
+    submit_case("without an offset", ["not_before"], not_before="2030-01-01T00:00:00"),
+    submit_case("a date", ["not_before"], not_before="2030-01-01"),
+    submit_case("a number", ["not_before"], not_before=1893456000),
+    submit_case("impossible day", ["not_before"], not_before="2030-02-30T00:00:00Z"),
+    submit_case("impossible hour", ["not_before"], not_before="2030-01-01T25:00:00Z"),
+    submit_case("month 13", ["deadline_at"], deadline_at="2030-13-01T00:00:00Z"),
+    submit_case("year 0", ["not_before"], not_before="0000-01-01T00:00:00Z"),
+    submit_case("year 10000", ["not_before"], not_before="10000-01-01T00:00:00Z"),
+    submit_case("before the year 1 after the zone shift", ["not_before"], not_before="0001-01-01T00:00:00+14:00"),
+    submit_case("after 9999 after the zone shift", ["not_before"], not_before="9999-12-31T23:59:59-14:00"),
+    submit_case("offset of a whole day", ["not_before"], not_before="2030-01-01T00:00:00+24:00"),
+    submit_case("week date", ["not_before"], not_before="2030-W01-1T00:00:00Z"),
+    submit_case("a word", ["not_before"], not_before="tomorrow"),
+    submit_case("empty", ["not_before"], not_before=""),
+    submit_case("Arabic digits", ["not_before"], not_before="٢٠٣٠-01-01T00:00:00Z"),
+    submit_case(
         "deadline before the start",
         ["deadline_at"],
         not_before="2030-01-02T00:00:00Z",
@@ -151,21 +151,21 @@ TIMES = [
     ),
 ]
 SIZES = [
-    submission("target of 201", ["target"], target="x" * 201),
-    submission("empty target", ["target"], target=""),
-    submission("blank target", ["target"], target="   "),
-    submission("target with a slash", ["target"], target="a/b"),
-    submission("job type of 201", ["job_type"], job_type="x" * 201),
-    submission("empty job type", ["job_type"], job_type=""),
-    submission("33 tags", ["tags"], tags=[str(n) for n in range(33)]),
-    submission("tag of 65", ["tags", 0], tags=["x" * 65]),
-    submission("empty tag", ["tags", 1], tags=["a", ""]),
-    submission("tenant of 65", ["tenant"], tenant="x" * 65),
-    submission("idempotency key of 256", ["idempotency_key"], idempotency_key="k" * 256),
-    submission("empty idempotency key", ["idempotency_key"], idempotency_key=""),
-    submission("idempotency key beyond ASCII", ["idempotency_key"], idempotency_key="schlüssel"),
-    body_case("depth 33", nested_lists(32), ["body", "params", "text", *[0] * 31]),
-    body_case("depth 500", nested_lists(500), ["body", "params", "text", *[0] * 31]),
+    submit_case("target of 201", ["target"], target="x" * 201),
+    submit_case("empty target", ["target"], target=""),
+    submit_case("blank target", ["target"], target="   "),
+    submit_case("target with a slash", ["target"], target="a/b"),
+    submit_case("job type of 201", ["job_type"], job_type="x" * 201),
+    submit_case("empty job type", ["job_type"], job_type=""),
+    submit_case("33 tags", ["tags"], tags=[str(n) for n in range(33)]),
+    submit_case("tag of 65", ["tags", 0], tags=["x" * 65]),
+    submit_case("empty tag", ["tags", 1], tags=["a", ""]),
+    submit_case("tenant of 65", ["tenant"], tenant="x" * 65),
+    submit_case("idempotency key of 256", ["idempotency_key"], idempotency_key="k" * 256),
+    submit_case("empty idempotency key", ["idempotency_key"], idempotency_key=""),
+    submit_case("idempotency key beyond ASCII", ["idempotency_key"], idempotency_key="schlüssel"),
+    body_case("depth 33", build_nested_body(32), ["body", "params", "text", *[0] * 31]),
+    body_case("depth 500", build_nested_body(500), ["body", "params", "text", *[0] * 31]),
     Case("bulk: too many", "/jobs/bulk", {"jobs": [NOTE] * 4}, loc=["body", "jobs"]),
     Case("verb: reason of 2001", "/jobs/{queued}/cancel", {"reason": "x" * 2001}, loc=["body", "reason"]),
 ]
@@ -175,31 +175,31 @@ STRUCTURE = [
     body_case("a text", b'"x"', ["body"]),
     body_case("a number", b"1", ["body"]),
     body_case("a key twice", b'{"job_type": "tests.note", "job_type": "tests.note"}', ["body", "job_type"]),
-    body_case("a key twice, deep", text('{"a": 1, "a": 2}'), ["body", "a"]),
-    submission("unknown field", ["prio"], prio=1),
-    submission("field in capitals", ["Priority"], Priority=1),
-    submission("params null entry missing", ["params", "text"], params={}),
-    submission("params a list", ["params"], params=[]),
-    submission("params a text", ["params"], params="{}"),
-    submission("params with an unknown name", ["params", "colour"], params={"text": "x", "colour": 1}),
-    submission("params of the wrong type", ["params", "text"], params={"text": 1}),
-    submission("tags a text", ["tags"], tags="a"),
-    submission("tags of numbers", ["tags", 0], tags=[1]),
-    submission("tags of null", ["tags", 0], tags=[None]),
-    submission("constraints a list", ["constraints"], constraints=["cpu_heavy"]),
-    submission("unknown constraint", ["constraints", "gpu"], constraints={"gpu": True}),
-    submission("constraint not a boolean", ["constraints", "cpu_heavy"], constraints={"cpu_heavy": 1}),
-    submission("hold as text", ["hold"], hold="true"),
-    submission("time_sensitive as a number", ["time_sensitive"], time_sensitive=1),
-    submission("tenant a number", ["tenant"], tenant=1),
-    submission("tenant with a slash", ["tenant"], tenant="a/b"),
-    submission("tenant with letters beyond ASCII", ["tenant"], tenant="münchen"),
-    submission("template and job type", ["job_type"], template="x"),
-    submission("neither template nor job type", ["job_type"], job_type=None),
-    submission("unknown template", ["template"], job_type=None, template="nobody's"),
-    submission("unknown job type", ["job_type"], job_type="tests.nobody"),
-    submission("job type a number", ["job_type"], job_type=1),
-    submission("job type an import path", ["job_type"], job_type="os.system"),
+    body_case("a key twice, deep", build_body('{"a": 1, "a": 2}'), ["body", "a"]),
+    submit_case("unknown field", ["prio"], prio=1),
+    submit_case("field in capitals", ["Priority"], Priority=1),
+    submit_case("params null entry missing", ["params", "text"], params={}),
+    submit_case("params a list", ["params"], params=[]),
+    submit_case("params a text", ["params"], params="{}"),
+    submit_case("params with an unknown name", ["params", "colour"], params={"text": "x", "colour": 1}),
+    submit_case("params of the wrong type", ["params", "text"], params={"text": 1}),
+    submit_case("tags a text", ["tags"], tags="a"),
+    submit_case("tags of numbers", ["tags", 0], tags=[1]),
+    submit_case("tags of null", ["tags", 0], tags=[None]),
+    submit_case("constraints a list", ["constraints"], constraints=["cpu_heavy"]),
+    submit_case("unknown constraint", ["constraints", "gpu"], constraints={"gpu": True}),
+    submit_case("constraint not a boolean", ["constraints", "cpu_heavy"], constraints={"cpu_heavy": 1}),
+    submit_case("hold as text", ["hold"], hold="true"),
+    submit_case("time_sensitive as a number", ["time_sensitive"], time_sensitive=1),
+    submit_case("tenant a number", ["tenant"], tenant=1),
+    submit_case("tenant with a slash", ["tenant"], tenant="a/b"),
+    submit_case("tenant with letters beyond ASCII", ["tenant"], tenant="münchen"),
+    submit_case("template and job type", ["job_type"], template="x"),
+    submit_case("neither template nor job type", ["job_type"], job_type=None),
+    submit_case("unknown template", ["template"], job_type=None, template="nobody's"),
+    submit_case("unknown job type", ["job_type"], job_type="tests.nobody"),
+    submit_case("job type a number", ["job_type"], job_type=1),
+    submit_case("job type an import path", ["job_type"], job_type="os.system"),
     Case("bulk: jobs missing", "/jobs/bulk", {}, loc=["body", "jobs"]),
     Case("bulk: jobs null", "/jobs/bulk", {"jobs": None}, loc=["body", "jobs"]),
     Case("bulk: jobs an object", "/jobs/bulk", {"jobs": {}}, loc=["body", "jobs"]),
@@ -222,7 +222,7 @@ STRUCTURE = [
     ),
 ]
 MASS_ASSIGNMENT = [
-    submission(f"{name} cannot be said", [name], **{name: value})
+    submit_case(f"{name} cannot be submitted", [name], **{name: value})
     for name, value in {
         "id": ABSENT,
         "status": "COMPLETED",
@@ -449,10 +449,10 @@ CASES = [case for section in SECTIONS for case in section]
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in CASES])
 def test_bad_input_is_refused_by_name_and_changes_nothing(case: Case) -> None:
-    api, known = ApiClient("admin", tenant=None), jobs_in_states_of(case)
+    api, known = ApiClient("admin", tenant=None), create_named_jobs(case)
     before = dump_all_but_tokens()
     with override_settings(JOBSCHEDULER={"API_BULK_LIMIT": 3}):
-        response = ask(api, case, known)
+        response = send_case(api, case, known)
     assert response.status_code == case.status, response.content
     assert response["Content-Type"] == "application/problem+json"
     document = response.json()
@@ -472,7 +472,7 @@ def test_there_are_enough_cases() -> None:
     assert len({case.name for case in CASES}) == len(CASES)
 
 
-def ask(api: ApiClient, case: Case, known: dict[str, Job]) -> Any:
+def send_case(api: ApiClient, case: Case, known: dict[str, Job]) -> Any:
     ids = {state: str(job.pk) for state, job in known.items()}
     path = case.path
     for state, job_id in ids.items():
@@ -485,7 +485,7 @@ def ask(api: ApiClient, case: Case, known: dict[str, Job]) -> Any:
     return api.client.generic(case.method.upper(), f"/api{path}", content, kind, headers=headers)
 
 
-def jobs_in_states_of(case: Case) -> dict[str, Job]:
+def create_named_jobs(case: Case) -> dict[str, Job]:
     request = f"{case.path} {case.body} {case.raw!r}"
     return {status.lower(): job_in(status) for status in Status if f"{{{status.lower()}}}" in request}
 

@@ -1,4 +1,4 @@
-"""Bodies: JSON only, no larger than we say, however they arrive."""
+"""Bodies are JSON, and no larger than the limit, with and without Content-Length, under WSGI and ASGI."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from tests.factories import SAMPLE_TYPE, JobFactory
 from tests.sample_app import job_types
 from tests.support.api_client import ApiClient
 
-assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
 NOTE = {"job_type": "tests.note", "params": {"text": "x"}}
-SMALL = override_settings(JOBSCHEDULER={"MAX_BODY_BYTES": 1024, "BULK_BODY_BYTES": 2048})
+SMALL_LIMITS = override_settings(JOBSCHEDULER={"MAX_BODY_BYTES": 1024, "BULK_BODY_BYTES": 2048})
 
 
-def of_size(size: int) -> bytes:
-    bare = len(json.dumps({**NOTE, "params": {"text": ""}}))
-    return json.dumps({**NOTE, "params": {"text": "x" * (size - bare)}}).encode()
+def build_body(size: int) -> bytes:
+    overhead = len(json.dumps({**NOTE, "params": {"text": ""}}))
+    return json.dumps({**NOTE, "params": {"text": "x" * (size - overhead)}}).encode()
 
 
 def post(api: ApiClient, content: bytes, path: str = "/jobs", **environ: Any) -> Any:
     return api.client.generic("POST", f"/api{path}", content, "application/json", headers=api.headers, **environ)
 
 
-@SMALL
+@SMALL_LIMITS
 @pytest.mark.django_db
 def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:
     api = ApiClient("submit", "read")
-    assert post(api, of_size(1024)).status_code == 201
-    refused = post(api, of_size(1025))
+    assert post(api, build_body(1024)).status_code == 201
+    refused = post(api, build_body(1025))
     assert (refused.status_code, refused.json()["code"]) == (413, "body_too_large")
-    assert post(api, b'{"jobs": [' + of_size(1500) + b"]}", "/jobs/bulk").status_code == 422  # params themselves
-    assert post(api, b'{"jobs": [' + b",".join([of_size(300)] * 6) + b"]}", "/jobs/bulk").status_code == 201
-    assert post(api, b'{"jobs": [' + b",".join([of_size(300)] * 7) + b"]}", "/jobs/bulk").status_code == 413
+    assert post(api, b'{"jobs": [' + build_body(1500) + b"]}", "/jobs/bulk").status_code == 422  # params too large
+    assert post(api, b'{"jobs": [' + b",".join([build_body(300)] * 6) + b"]}", "/jobs/bulk").status_code == 201
+    assert post(api, b'{"jobs": [' + b",".join([build_body(300)] * 7) + b"]}", "/jobs/bulk").status_code == 413
 
 
 @pytest.mark.django_db
 @override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=10)
 def test_djangos_own_limit_does_not_matter() -> None:
-    assert post(ApiClient("submit", "read"), of_size(5000)).status_code == 201
+    assert post(ApiClient("submit", "read"), build_body(5000)).status_code == 201
 
 
-@SMALL
+@SMALL_LIMITS
 @pytest.mark.django_db
 def test_a_body_without_a_length_is_read_to_its_end_and_no_further_than_the_limit() -> None:
     api = ApiClient("submit", "read")
@@ -64,14 +64,14 @@ def test_a_body_without_a_length_is_read_to_its_end_and_no_further_than_the_limi
             api, b"", CONTENT_LENGTH="", HTTP_TRANSFER_ENCODING="chunked", CONTENT_TYPE="application/json", **stream
         )
 
-    assert post_chunked(of_size(1024)).status_code == 201
-    assert post_chunked(of_size(1025)).status_code == 413
+    assert post_chunked(build_body(1024)).status_code == 201
+    assert post_chunked(build_body(1025)).status_code == 413
     assert post_chunked(b"").status_code == 400
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("length", ["-1", "x", "", "99999999999999999999"])
-def test_a_length_that_is_a_lie_harms_nobody(length: str) -> None:
+def test_a_wrong_content_length_is_refused(length: str) -> None:
     response = post(ApiClient("submit"), json.dumps(NOTE).encode(), CONTENT_LENGTH=length)
     assert response.status_code in (400, 413)
     assert not Job.objects.exists()
@@ -83,8 +83,8 @@ def test_a_body_that_breaks_off_is_400() -> None:
         def read(self, *args: Any) -> bytes:
             raise OSError("gone")
 
-    kind = {"CONTENT_TYPE": "application/json", "CONTENT_LENGTH": "100"}
-    response = post(ApiClient("submit"), b"", **kind, **{"wsgi.input": Broken()})
+    headers = {"CONTENT_TYPE": "application/json", "CONTENT_LENGTH": "100"}
+    response = post(ApiClient("submit"), b"", **headers, **{"wsgi.input": Broken()})
     assert (response.status_code, response.json()["code"]) == (400, "malformed_json")
 
 
@@ -92,7 +92,7 @@ def test_a_body_that_breaks_off_is_400() -> None:
 @pytest.mark.parametrize(
     "kind", ["application/json", "application/json; charset=utf-8", "application/json;charset=UTF-8"]
 )
-def test_json_by_any_of_its_names(kind: str) -> None:
+def test_json_is_accepted_under_each_of_its_media_types(kind: str) -> None:
     api = ApiClient("submit", "read")
     assert api.client.post("/api/jobs", json.dumps(NOTE), content_type=kind, headers=api.headers).status_code == 201
 
@@ -110,8 +110,8 @@ def test_an_empty_form_is_no_body() -> None:
 
 
 @pytest.fixture
-def no_connection_left() -> Iterator[None]:
-    """A request under ASGI has a thread of its own, which nobody enters again to close its connection."""
+def close_connections() -> Iterator[None]:
+    """Close connections after each request: under ASGI each has its own thread, which is not reused."""
 
     def close(**_: Any) -> None:
         connections.close_all()
@@ -122,25 +122,25 @@ def no_connection_left() -> Iterator[None]:
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("announced", [True, False])
-def test_the_same_holds_under_asgi(announced: bool, no_connection_left: None) -> None:
+@pytest.mark.parametrize("has_length", [True, False])
+def test_the_same_holds_under_asgi(has_length: bool, close_connections: None) -> None:
     api = ApiClient("submit", "read")
 
-    async def ask(content: bytes) -> tuple[int, Any]:
+    async def post_asgi(content: bytes) -> tuple[int, Any]:
         headers = [(name.lower().encode(), value.encode()) for name, value in api.headers.items()]
         headers += [(b"content-type", b"application/json"), (b"host", b"testserver")]
-        headers += [(b"content-length", str(len(content)).encode())] if announced else []
+        headers += [(b"content-length", str(len(content)).encode())] if has_length else []
         scope = {"type": "http", "method": "POST", "path": "/api/jobs", "query_string": b"", "headers": headers}
-        talk = ApplicationCommunicator(get_asgi_application(), {**scope, "http_version": "1.1", "asgi": {}})
+        communicator = ApplicationCommunicator(get_asgi_application(), {**scope, "http_version": "1.1", "asgi": {}})
         half = len(content) // 2
-        await talk.send_input({"type": "http.request", "body": content[:half], "more_body": True})
-        await talk.send_input({"type": "http.request", "body": content[half:], "more_body": False})
-        start, body = await talk.receive_output(10), await talk.receive_output(10)
-        await talk.wait(10)
+        await communicator.send_input({"type": "http.request", "body": content[:half], "more_body": True})
+        await communicator.send_input({"type": "http.request", "body": content[half:], "more_body": False})
+        start, body = await communicator.receive_output(10), await communicator.receive_output(10)
+        await communicator.wait(10)
         return start["status"], json.loads(body["body"])
 
-    assert async_to_sync(ask)(json.dumps(NOTE).encode())[0] == 201
-    assert async_to_sync(ask)(b"")[0] == 400
-    with SMALL:
-        assert async_to_sync(ask)(of_size(1025))[0] == 413
+    assert async_to_sync(post_asgi)(json.dumps(NOTE).encode())[0] == 201
+    assert async_to_sync(post_asgi)(b"")[0] == 400
+    with SMALL_LIMITS:
+        assert async_to_sync(post_asgi)(build_body(1025))[0] == 413
     assert Job.objects.count() == 1

@@ -1,4 +1,4 @@
-"""Every route × every kind of credential: the status that scopes and tenants say, and nothing else."""
+"""Every route × every kind of credential: the status follows from scopes and tenants alone."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from django.test import Client
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES
 from jobs.services import tokens
-from tests.api.routes import Route, absent, objects_of, routes
+from tests.api.routes import Route, absent_values, create_objects, list_routes
 from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
-EVERY = [pytest.param(route, id=str(route)) for route in routes()]
-UNSAFE = [check for check in EVERY if not check.values[0].is_safe]
-OF_OBJECTS = [check for check in EVERY if check.values[0].names_an_object]
-OF_ALL = [check for check in EVERY if not check.values[0].names_an_object]
+ROUTES = [pytest.param(route, id=str(route)) for route in list_routes()]
+UNSAFE_ROUTES = [param for param in ROUTES if not param.values[0].is_safe]
+OBJECT_ROUTES = [param for param in ROUTES if param.values[0].names_an_object]
+COLLECTION_ROUTES = [param for param in ROUTES if not param.values[0].names_an_object]
 
-# What a caller of one tenant gets from routes that belong to no tenant.
+# Routes that belong to no tenant, and bodies that name another tenant than the caller's.
 FOR_ALL_TENANTS_ONLY = {"workers_list", "limits_put"}
-MAKES_ITS_OWN = {"targets_pause"}  # a target is named by its tenant, and need not have been used
+CREATES_ITS_OBJECT = {"targets_pause"}  # pausing creates the target, also if no job has used it
 SHARED = {"direct_run", "job_types_list", "limits_list", "stats_get", "schedules_preview_cron", "queue_kick"}
-NEW = {"job_type": "tests.note", "params": {"text": "x"}, "tenant": "default"}
-OF_ANOTHER_TENANT: dict[str, Any] = {
-    "jobs_create": NEW,
-    "jobs_create_many": {"jobs": [NEW]},
+NEW_JOB = {"job_type": "tests.note", "params": {"text": "x"}, "tenant": "default"}
+BODIES_OF_ANOTHER_TENANT: dict[str, Any] = {
+    "jobs_create": NEW_JOB,
+    "jobs_create_many": {"jobs": [NEW_JOB]},
     "groups_create": {"jobs": [{"job_type": "tests.note", "params": {"text": "x"}}], "tenant": "default"},
     "templates_create": {"name": "theirs", "job_type": "tests.note", "tenant": "default"},
-    "schedules_create": {"name": "theirs", "cron": "@daily", **NEW},
+    "schedules_create": {"name": "theirs", "cron": "@daily", **NEW_JOB},
     "webhooks_create": {"url": "https://example.org/", "events": ["*"], "tenant": "default"},
-    "legacy_jobs_create": NEW,
+    "legacy_jobs_create": NEW_JOB,
     "queue_submit": {"addon_id": "visuals", "job_type": "indexing", "tenant": "default"},
     "lease_request": {"addon_id": "visuals", "job_type": "indexing", "tenant": "default"},
     "limits_put": {"scope": "global", "max": 1},
 }
 
 
-def ask(route: Route, client: Client, body: Any = None, values: dict[str, Any] | None = None, **headers: str) -> Any:
+def send(route: Route, client: Client, body: Any = None, values: dict[str, Any] | None = None, **headers: str) -> Any:
     content = b"" if body is None else json.dumps(body)
     return client.generic(
-        route.method, route.fill_path(values or absent()), content, "application/json", headers=headers
+        route.method, route.fill_path(values or absent_values()), content, "application/json", headers=headers
     )
 
 
-def bearer(written: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {written}"}
+def bearer_headers(token_text: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token_text}"}
 
 
-def token(*scopes: str, tenant: str | None = None) -> str:
+def create_token(*scopes: str, tenant: str | None = None) -> str:
     return tokens.create("tests", tenant=tenant, scopes=scopes)[1]
 
 
@@ -64,137 +64,137 @@ def require_problem(response: Any, status: int, code: str) -> None:
     assert response.json()["code"] == code
 
 
-@pytest.mark.parametrize("route", EVERY)
+@pytest.mark.parametrize("route", ROUTES)
 def test_without_credentials_every_route_is_401(route: Route) -> None:
-    response = ask(route, Client(enforce_csrf_checks=True), {})
+    response = send(route, Client(enforce_csrf_checks=True), {})
     require_problem(response, 401, "unauthorized")
     assert response["WWW-Authenticate"] == "Bearer"
 
 
-BAD: dict[str, dict[str, str]] = {
-    "unknown": {"Authorization": "Bearer js_nobody"},
+BAD_HEADERS: dict[str, dict[str, str]] = {
+    "unknown": {"Authorization": "Bearer js_unknown"},
     "empty": {"Authorization": "Bearer"},
     "endless": {"Authorization": "Bearer " + "x" * 5000},
     "of another kind": {"Authorization": "Basic YTpi"},
     "beyond ASCII": {"Authorization": "Bearer js_é"},
-    "unknown key": {"X-API-Key": "js_nobody"},
+    "unknown key": {"X-API-Key": "js_unknown"},
     "empty key": {"X-API-Key": ""},
 }
 
 
-@pytest.mark.parametrize("route", EVERY)
+@pytest.mark.parametrize("route", ROUTES)
 def test_bad_credentials_are_401(route: Route) -> None:
-    for name, headers in BAD.items():
-        response = ask(route, Client(), {}, **headers)
+    for name, headers in BAD_HEADERS.items():
+        response = send(route, Client(), {}, **headers)
         assert (name, response.status_code) == (name, 401), response.content
         require_problem(response, 401, "unauthorized")
         assert response["WWW-Authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("route", EVERY)
+@pytest.mark.parametrize("route", ROUTES)
 def test_expired_and_revoked_tokens_are_401(route: Route) -> None:
-    expired, revoked = token("admin"), token("admin")
+    expired, revoked = create_token("admin"), create_token("admin")
     ApiToken.objects.filter(digest=tokens.hash_token(expired)).update(expires_at=Now() - timedelta(seconds=1))
     tokens.revoke(ApiToken.objects.get(digest=tokens.hash_token(revoked)).pk)
-    for written in (expired, revoked):
-        require_problem(ask(route, Client(), {}, **bearer(written)), 401, "unauthorized")
+    for token_text in (expired, revoked):
+        require_problem(send(route, Client(), {}, **bearer_headers(token_text)), 401, "unauthorized")
 
 
-@pytest.mark.parametrize("route", EVERY)
+@pytest.mark.parametrize("route", ROUTES)
 def test_every_other_scope_together_is_403(route: Route) -> None:
     others = [scope for scope in SCOPES if scope not in (route.scope, "admin")]
     before = dump_all_but_tokens()
-    require_problem(ask(route, Client(), {}, **bearer(token(*others))), 403, "forbidden")
+    require_problem(send(route, Client(), {}, **bearer_headers(create_token(*others))), 403, "forbidden")
     assert dump_all_but_tokens() == before
 
 
-@pytest.mark.parametrize("route", EVERY)
-def test_its_scope_or_admin_gets_in_by_either_header(route: Route) -> None:
+@pytest.mark.parametrize("route", ROUTES)
+def test_its_scope_or_admin_is_accepted_in_either_header(route: Route) -> None:
     for scope in {route.scope, "admin"}:
-        written = token(scope)
-        for headers in (bearer(written), {"X-API-Key": written}):
-            assert ask(route, Client(), {}, **headers).status_code not in (401, 403), scope
+        token_text = create_token(scope)
+        for headers in (bearer_headers(token_text), {"X-API-Key": token_text}):
+            assert send(route, Client(), {}, **headers).status_code not in (401, 403), scope
 
 
-@pytest.mark.parametrize("route", OF_OBJECTS)
-def test_another_tenants_object_is_no_different_from_none(route: Route) -> None:
-    theirs = objects_of("theirs")
-    stranger = bearer(token("admin", tenant="ours"))
+@pytest.mark.parametrize("route", OBJECT_ROUTES)
+def test_another_tenants_object_is_answered_like_an_absent_one(route: Route) -> None:
+    theirs = create_objects("theirs")
+    headers = bearer_headers(create_token("admin", tenant="ours"))
     before = dump_all_but_tokens()
-    foreign = ask(route, Client(), {}, theirs, **stranger)
-    if route.name in MAKES_ITS_OWN:
+    foreign = send(route, Client(), {}, theirs, **headers)
+    if route.name in CREATES_ITS_OBJECT:
         assert foreign.json()["tenant"] == "ours"
         assert all(row in dump_all_but_tokens()[model] for model, rows in before.items() for row in rows)
         return
-    nothing = ask(route, Client(), {}, absent(), **stranger)
+    nothing = send(route, Client(), {}, absent_values(), **headers)
     require_problem(foreign, 404, "not_found")
     assert (foreign.status_code, foreign.content) == (nothing.status_code, nothing.content)
     assert dump_all_but_tokens() == before
 
 
-@pytest.mark.parametrize("route", OF_ALL)
-def test_what_is_of_all_is_of_the_callers_tenant_only(route: Route) -> None:
-    objects_of("default")
-    stranger = bearer(token("admin", tenant="ours"))
-    response = ask(route, Client(), OF_ANOTHER_TENANT.get(route.name, {}), **stranger)
-    if route.name in FOR_ALL_TENANTS_ONLY or route.name in OF_ANOTHER_TENANT:
+@pytest.mark.parametrize("route", COLLECTION_ROUTES)
+def test_a_collection_contains_the_callers_tenant_only(route: Route) -> None:
+    create_objects("default")
+    headers = bearer_headers(create_token("admin", tenant="ours"))
+    response = send(route, Client(), BODIES_OF_ANOTHER_TENANT.get(route.name, {}), **headers)
+    if route.name in FOR_ALL_TENANTS_ONLY or route.name in BODIES_OF_ANOTHER_TENANT:
         require_problem(response, 403, "forbidden")
     elif route.name not in SHARED:
         assert response.status_code == 200, response.content
         assert response.json() == {"items": [], "next_cursor": None}
 
 
-@pytest.mark.parametrize("route", UNSAFE)
+@pytest.mark.parametrize("route", UNSAFE_ROUTES)
 def test_a_session_without_a_csrf_token_is_403(route: Route) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create_superuser("boss"))
-    require_problem(ask(route, client, {}), 403, "csrf_failed")
+    require_problem(send(route, client, {}), 403, "csrf_failed")
 
 
-@pytest.mark.parametrize("route", EVERY)
-def test_a_session_with_its_csrf_token_gets_in(route: Route) -> None:
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_session_with_its_csrf_token_is_accepted(route: Route) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create_superuser("boss"))
     client.cookies["csrftoken"] = "a" * 32
-    response = ask(route, client, {}, **{"X-CSRFToken": "a" * 32})
+    response = send(route, client, {}, **{"X-CSRFToken": "a" * 32})
     expected = (403,) if route.scope == "work" else (401, 403)
     assert (response.status_code in expected) == (route.scope == "work"), response.content
 
 
-@pytest.mark.parametrize("route", EVERY)
+@pytest.mark.parametrize("route", ROUTES)
 def test_a_token_beside_a_session_needs_no_csrf_token(route: Route) -> None:
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create_user("visitor"))
-    assert ask(route, client, {}, **bearer(token(route.scope))).status_code not in (401, 403)
+    assert send(route, client, {}, **bearer_headers(create_token(route.scope))).status_code not in (401, 403)
 
 
-@pytest.mark.parametrize("route", EVERY)
+@pytest.mark.parametrize("route", ROUTES)
 def test_staff_need_the_routes_own_permission(route: Route) -> None:
     user = User.objects.create_user("staff", is_staff=True)
     client = Client()
     client.force_login(user)
     others = Permission.objects.exclude(codename=route.permission or "")
     user.user_permissions.set(others)
-    require_problem(ask(route, client, {}), 403, "forbidden")
+    require_problem(send(route, client, {}), 403, "forbidden")
     if route.permission is not None:
         user.user_permissions.add(*Permission.objects.filter(codename=route.permission))
-        assert ask(route, client, {}).status_code not in (401, 403)
+        assert send(route, client, {}).status_code not in (401, 403)
 
 
-@pytest.mark.parametrize("route", EVERY)
-def test_a_session_of_somebody_who_is_not_staff_is_403(route: Route) -> None:
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_session_of_a_user_who_is_not_staff_is_403(route: Route) -> None:
     client = Client()
     user = User.objects.create_user("visitor")
     user.user_permissions.set(Permission.objects.all())
     client.force_login(user)
-    require_problem(ask(route, client, {}), 403, "forbidden")
+    require_problem(send(route, client, {}), 403, "forbidden")
 
 
-def test_every_route_says_what_it_needs() -> None:
-    assert all(route.scope in SCOPES for route in routes())
-    assert len({(route.method, route.path) for route in routes()}) == len(routes())
+def test_every_route_declares_a_known_scope_and_is_unique() -> None:
+    assert all(route.scope in SCOPES for route in list_routes())
+    assert len({(route.method, route.path) for route in list_routes()}) == len(list_routes())
 
 
 def dump_all_but_tokens() -> dict[str, list[dict[str, Any]]]:
-    """All but the tokens, whose last use is noted."""
+    """Return all rows but the tokens, because their last use is recorded."""
     return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}

@@ -1,4 +1,4 @@
-"""Every curl example of docs/api.md runs as it stands, against a server."""
+"""Every curl example of docs/api.md runs unchanged against a server."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.M | re.S)
 def test_the_examples_of_the_page_run(live_server: Any, tmp_path: Path) -> None:
     blocks = BLOCK.findall(PAGE.read_text())
     assert len(blocks) >= 9
-    _, written = tokens.create("me", scopes=["read", "submit", "operate"])
-    env = {**os.environ, "URL": live_server.url, "TOKEN": written}
-    outputs = [run(script, env, tmp_path) for script in growing(blocks)]
+    _, token_text = tokens.create("me", scopes=["read", "submit", "operate"])
+    env = {**os.environ, "URL": live_server.url, "TOKEN": token_text}
+    outputs = [run_script(script, env, tmp_path) for script in build_scripts(blocks)]
     assert outputs[0].startswith('{"items":')
     assert "Idempotent-Replayed: true" in outputs[2]
     assert '"count":2' in outputs[3]
@@ -36,15 +36,15 @@ def test_the_examples_of_the_page_run(live_server: Any, tmp_path: Path) -> None:
     assert Job.objects.filter(idempotency_key="order-4711").count() == 1
 
 
-def growing(blocks: list[str]) -> list[str]:
-    """Each block with the variables that those before it have set, but not what they did."""
-    names = "declare -p JOB TAG 2>/dev/null >state || true\n"
-    return [f"set -euo pipefail\n[ -f state ] && . ./state\n{block}\n{names}" for block in blocks]
+def build_scripts(blocks: list[str]) -> list[str]:
+    """Return one script per block, which loads the variables of the earlier blocks and saves its own."""
+    save_variables = "declare -p JOB TAG 2>/dev/null >state || true\n"
+    return [f"set -euo pipefail\n[ -f state ] && . ./state\n{block}\n{save_variables}" for block in blocks]
 
 
-def run(script: str, env: dict[str, str], home: Path) -> str:
-    ended = subprocess.run(
+def run_script(script: str, env: dict[str, str], home: Path) -> str:
+    result = subprocess.run(
         ["bash", "-c", script], env=env, cwd=home, capture_output=True, text=True, check=False, timeout=60
     )
-    assert ended.returncode == 0, f"{script}\n{ended.stdout}\n{ended.stderr}"
-    return ended.stdout
+    assert result.returncode == 0, f"{script}\n{result.stdout}\n{result.stderr}"
+    return result.stdout

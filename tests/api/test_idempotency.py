@@ -1,4 +1,4 @@
-"""One key, one job: over real HTTP, however many ask at once, and whatever becomes of the first."""
+"""One key makes one job: over real HTTP, with concurrent requests, and if the first is rolled back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.factories import SAMPLE_TYPE
 from tests.sample_app import job_types
 from tests.support.api_client import ApiClient, read_error_locations
 
-assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
 CALLERS = 20
 NOTE = {"job_type": "tests.note", "params": {"text": "x"}}
@@ -36,17 +36,17 @@ def test_the_header_is_the_field() -> None:
     first = api.post("/jobs", NOTE, **{"Idempotency-Key": "k"})
     assert (first.status_code, "Idempotent-Replayed" in first.headers) == (201, False)
     assert first.json()["idempotency_key"] == "k"
-    for again in (
+    for replay in (
         api.post("/jobs", NOTE, **{"Idempotency-Key": "k"}),
         api.post("/jobs", {**NOTE, "idempotency_key": "k"}),
         api.post("/jobs", {**NOTE, "idempotency_key": "k"}, **{"Idempotency-Key": "k"}),
     ):
-        assert (again.status_code, again["Idempotent-Replayed"], again.json()) == (201, "true", first.json())
+        assert (replay.status_code, replay["Idempotent-Replayed"], replay.json()) == (201, "true", first.json())
     assert Job.objects.count() == 1
 
 
 @pytest.mark.django_db
-def test_a_replay_answers_with_the_job_as_it_is_now() -> None:
+def test_a_replay_returns_the_job_as_it_is_now() -> None:
     api = ApiClient("submit", "read")
     job_id = api.post("/jobs", NOTE, **{"Idempotency-Key": "k"}).json()["id"]
     job_services.cancel(job_id)
@@ -64,21 +64,21 @@ def test_another_body_is_refused_and_another_tenant_has_its_own_keys() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_twenty_at_once_make_one_job_and_get_equal_answers(live_server: Any) -> None:
-    answers = at_once(live_server, token(), lambda: None)
-    assert {status for status, _body, _replayed in answers} == {201}
-    assert len({body for _status, body, _replayed in answers}) == 1
-    assert sorted(replayed for _status, _body, replayed in answers) == [False] + [True] * (CALLERS - 1)
+def test_twenty_at_once_make_one_job_and_get_equal_responses(live_server: Any) -> None:
+    responses = submit_concurrently(live_server, create_token(), lambda: None)
+    assert {status for status, _body, _replayed in responses} == {201}
+    assert len({body for _status, body, _replayed in responses}) == 1
+    assert sorted(replayed for _status, _body, replayed in responses) == [False] + [True] * (CALLERS - 1)
     assert Job.objects.count() == JobEvent.objects.count() == 1
 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("outcome", ["committed", "rolled back"])
 def test_while_a_first_submission_is_open_all_others_wait_for_its_outcome(live_server: Any, outcome: str) -> None:
-    ready, written = Barrier(2), token()
+    ready, token_text = Barrier(2), create_token()
 
-    def first() -> None:
-        """Holds the key in an open transaction until the others are on their way."""
+    def hold_key() -> None:
+        """Hold the key in an open transaction until the other requests are sent."""
         try:
             with db.atomic():
                 job_services.enqueue(**NOTE, tenant="default", idempotency_key="k")  # type: ignore[arg-type]
@@ -91,34 +91,36 @@ def test_while_a_first_submission_is_open_all_others_wait_for_its_outcome(live_s
         finally:
             connections.close_all()
 
-    with ThreadPoolExecutor(1) as thread:
-        holder = thread.submit(first)
+    with ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(hold_key)
         ready.wait()
-        answers = at_once(live_server, written, ready.wait)
+        responses = submit_concurrently(live_server, token_text, ready.wait)
         holder.result()
-    assert {status for status, _body, _replayed in answers} == {201}
-    assert len({body for _status, body, _replayed in answers}) == 1
-    assert sum(not replayed for _status, _body, replayed in answers) == (1 if outcome == "rolled back" else 0)
+    assert {status for status, _body, _replayed in responses} == {201}
+    assert len({body for _status, body, _replayed in responses}) == 1
+    assert sum(not replayed for _status, _body, replayed in responses) == (1 if outcome == "rolled back" else 0)
     assert Job.objects.count() == 1
 
 
-def token() -> str:
+def create_token() -> str:
     return tokens.create("tests", scopes=["submit", "read"])[1]
 
 
-def at_once(live_server: Any, written: str, when_all_are_sent: Callable[[], Any]) -> list[tuple[int, bytes, bool]]:
-    """Submissions with one key from as many threads, released together: status, body, whether replayed."""
-    together = Barrier(CALLERS + 1)
+def submit_concurrently(
+    live_server: Any, token_text: str, when_all_are_sent: Callable[[], Any]
+) -> list[tuple[int, bytes, bool]]:
+    """Submit with one key from many threads at once; return status, body and whether replayed."""
+    barrier = Barrier(CALLERS + 1)
 
     def submit(_: int) -> tuple[int, bytes, bool]:
-        headers = {"Authorization": f"Bearer {written}", "Content-Type": "application/json", "Idempotency-Key": "k"}
+        headers = {"Authorization": f"Bearer {token_text}", "Content-Type": "application/json", "Idempotency-Key": "k"}
         request = Request(f"{live_server.url}/api/jobs", json.dumps(NOTE).encode(), headers, method="POST")
-        together.wait()
-        with urlopen(request, timeout=60) as answer:
-            return answer.status, answer.read(), answer.headers.get("Idempotent-Replayed") == "true"
+        barrier.wait()
+        with urlopen(request, timeout=60) as response:
+            return response.status, response.read(), response.headers.get("Idempotent-Replayed") == "true"
 
     with ThreadPoolExecutor(CALLERS) as threads:
-        sent = [threads.submit(submit, number) for number in range(CALLERS)]
-        together.wait()
+        futures = [threads.submit(submit, number) for number in range(CALLERS)]
+        barrier.wait()
         when_all_are_sent()
-        return [item.result() for item in sent]
+        return [future.result() for future in futures]

@@ -1,4 +1,4 @@
-"""Submitting, looking at and editing jobs over HTTP."""
+"""Submit, read and edit jobs over HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.api_client import ApiClient, read_error_locations
 from tests.support.snapshots import dump_tables, list_event_kinds
 
 pytestmark = pytest.mark.django_db
-assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
 NOTE: dict[str, Any] = {"job_type": "tests.note", "params": {"text": "x"}}
 
@@ -45,7 +45,7 @@ def test_a_submission_answers_with_the_whole_job(api: ApiClient) -> None:
     assert document["created_at"].endswith("Z")
 
 
-def test_everything_that_can_be_said_is_kept_and_shown(api: ApiClient) -> None:
+def test_every_field_of_a_submission_is_stored_and_shown(api: ApiClient) -> None:
     fields = {
         **NOTE,
         "tenant": "default",
@@ -77,9 +77,9 @@ def test_names_of_priorities_and_other_offsets_are_understood(api: ApiClient) ->
     assert (document["priority"], document["not_before"]) == (75, "2030-01-01T00:00:00Z")
 
 
-def test_null_is_as_good_as_not_said(api: ApiClient) -> None:
-    nothing = dict.fromkeys(("target", "priority", "tags", "template", "hold", "constraints", "tenant"))
-    document = api.post("/jobs", {**NOTE, **nothing}).json()
+def test_null_is_the_same_as_an_absent_field(api: ApiClient) -> None:
+    nulls = dict.fromkeys(("target", "priority", "tags", "template", "hold", "constraints", "tenant"))
+    document = api.post("/jobs", {**NOTE, **nulls}).json()
     assert (document["target"], document["priority"], document["tags"], document["hold"]) == (None, 50, [], False)
 
 
@@ -91,7 +91,7 @@ def test_a_template_is_named_and_shown(api: ApiClient) -> None:
     assert read_error_locations(api.post("/jobs", {"template": "theirs"})) == [["body", "template"]]
 
 
-def test_who_submitted_it_is_in_the_trail(api: ApiClient) -> None:
+def test_the_submitter_is_in_the_events(api: ApiClient) -> None:
     job_id = api.post("/jobs", NOTE).json()["id"]
     (event,) = api.get(f"/jobs/{job_id}/events").json()["items"]
     assert (event["kind"], event["actor"]) == ("SUBMITTED", {"kind": "token", "name": "tests"})
@@ -120,8 +120,8 @@ def test_a_token_of_all_tenants_says_which() -> None:
 def test_bulk_is_all_or_nothing(api: ApiClient) -> None:
     document = api.post("/jobs/bulk", {"jobs": [{**NOTE, "priority": n} for n in range(5)]}).json()
     assert document["count"] == 5
-    assert [Job.objects.get(pk=item).priority for item in document["ids"]] == list(range(5))
-    refused = api.post("/jobs/bulk", {"jobs": [NOTE] * 5 + [{"job_type": "tests.nobody"}]})
+    assert [Job.objects.get(pk=job_id).priority for job_id in document["ids"]] == list(range(5))
+    refused = api.post("/jobs/bulk", {"jobs": [NOTE] * 5 + [{"job_type": "tests.unknown"}]})
     assert read_error_locations(refused) == [["body", "jobs", 5, "job_type"]]
     assert Job.objects.count() == 5
     assert api.post("/jobs/bulk", {"jobs": []}).json() == {"count": 0, "ids": []}
@@ -137,8 +137,8 @@ def test_bulk_has_its_own_limits(api: ApiClient) -> None:
 
 def test_bulk_honours_keys_per_entry(api: ApiClient) -> None:
     first = api.post("/jobs/bulk", {"jobs": [{**NOTE, "idempotency_key": "a"}]}).json()["ids"]
-    again = api.post("/jobs/bulk", {"jobs": [{**NOTE, "idempotency_key": "a"}, NOTE]}).json()["ids"]
-    assert again[0] == first[0]
+    second = api.post("/jobs/bulk", {"jobs": [{**NOTE, "idempotency_key": "a"}, NOTE]}).json()["ids"]
+    assert second[0] == first[0]
     assert Job.objects.count() == 2
 
 
@@ -170,7 +170,7 @@ def test_secrets_are_masked_everywhere(api: ApiClient) -> None:
         assert "geheim" not in api.get(path).content.decode(), path
 
 
-def test_an_edit_changes_what_it_says_and_nothing_else(api: ApiClient) -> None:
+def test_an_edit_changes_the_named_fields_and_nothing_else(api: ApiClient) -> None:
     job = JobFactory.create(target="book-1", tags=["a"])
     before = api.get(f"/jobs/{job.pk}").json()
     fields = {"priority": "URGENT", "target": None, "tags": ["b"], "not_before": "2030-01-01T00:00:00Z"}
@@ -180,7 +180,7 @@ def test_an_edit_changes_what_it_says_and_nothing_else(api: ApiClient) -> None:
     assert list_event_kinds(job)[-1] == "UPDATED"
 
 
-def test_inv_001_what_was_dispatched_is_frozen_but_for_its_tags(api: ApiClient) -> None:
+def test_inv_001_a_dispatched_job_is_frozen_but_for_its_tags(api: ApiClient) -> None:
     job = job_in(Status.RUNNING)
     refused = api.patch(f"/jobs/{job.pk}", {"params": {"text": "y"}})
     assert refused.status_code == 409
@@ -190,31 +190,31 @@ def test_inv_001_what_was_dispatched_is_frozen_but_for_its_tags(api: ApiClient) 
     assert api.patch(f"/jobs/{job.pk}", {"tags": ["x"]}).json()["tags"] == ["x"]
 
 
-def test_what_was_shown_masked_may_be_sent_back(api: ApiClient) -> None:
+def test_masked_params_may_be_sent_back(api: ApiClient) -> None:
     job = JobFactory.create(job_type="tests.anything", params={"token": "geheim", "n": 1})
-    shown = api.get(f"/jobs/{job.pk}").json()["params"]
-    assert shown == {"token": MASK, "n": 1}
-    assert api.patch(f"/jobs/{job.pk}", {"params": {**shown, "n": 2}}).status_code == 200
+    masked = api.get(f"/jobs/{job.pk}").json()["params"]
+    assert masked == {"token": MASK, "n": 1}
+    assert api.patch(f"/jobs/{job.pk}", {"params": {**masked, "n": 2}}).status_code == 200
     assert Job.objects.get().params == {"token": "geheim", "n": 2}
 
 
 def test_a_reader_without_payload_sees_neither_params_nor_artifacts_nor_logs() -> None:
     job = job_in(Status.COMPLETED, params={"text": "private"})
     JobLogFactory.create(job=job, message="private")
-    plain, trusted = log_in(create_reader("plain")), log_in(create_reader("trusted", "view_payload"))
+    reader, payload_reader = log_in(create_reader("plain")), log_in(create_reader("trusted", "view_payload"))
     for path in (f"/api/jobs/{job.pk}", "/api/jobs", f"/api/job-runs/{job.pk}", "/api/job-runs", f"/jobs/{job.pk}"):
-        assert "private" not in plain.get(path).content.decode()
-    document = plain.get(f"/api/jobs/{job.pk}").json()
+        assert "private" not in reader.get(path).content.decode()
+    document = reader.get(f"/api/jobs/{job.pk}").json()
     assert (document["params"], document["run"]["artifacts"]) == (None, None)
-    assert plain.get(f"/api/jobs/{job.pk}/logs").status_code == 403
-    assert trusted.get(f"/api/jobs/{job.pk}").json()["params"] == {"text": "private"}
-    assert trusted.get(f"/api/jobs/{job.pk}/logs").json()["items"][0]["message"] == "private"
+    assert reader.get(f"/api/jobs/{job.pk}/logs").status_code == 403
+    assert payload_reader.get(f"/api/jobs/{job.pk}").json()["params"] == {"text": "private"}
+    assert payload_reader.get(f"/api/jobs/{job.pk}/logs").json()["items"][0]["message"] == "private"
 
 
-def test_params_that_one_may_not_see_one_may_not_overwrite() -> None:
+def test_editing_params_requires_the_permission_to_view_them() -> None:
     job = JobFactory.create()
-    blind = log_in(create_reader("blind", "change_job"))
+    editor = log_in(create_reader("blind", "change_job"))
     url, request = f"/api/jobs/{job.pk}", {"params": {"text": "mine"}}
-    assert blind.patch(url, request, content_type="application/json").status_code == 403
-    assert blind.patch(url, {"priority": 1}, content_type="application/json").json()["params"] is None
+    assert editor.patch(url, request, content_type="application/json").status_code == 403
+    assert editor.patch(url, {"priority": 1}, content_type="application/json").json()["params"] is None
     assert JobEvent.objects.get().kind == "UPDATED"

@@ -1,4 +1,4 @@
-"""CON-004: the old paths and words go on, and say on every answer that they are old."""
+"""CON-004: the legacy paths and statuses still work, and every response says that they are deprecated."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.sample_app import job_types
 from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
-assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
 
-def ask(api: ApiClient, method: str, path: str, body: Any = None, **headers: str) -> Any:
+def send(api: ApiClient, method: str, path: str, body: Any = None, **headers: str) -> Any:
     content: Any = {} if body is None else {"data": body, "content_type": "application/json"}
     return getattr(api.client, method)(path, headers={**api.headers, **headers}, **content)
 
@@ -31,40 +31,40 @@ def api() -> ApiClient:
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_con_004_each_status_has_its_old_word(api: ApiClient, status: Status) -> None:
+def test_con_004_each_status_has_its_legacy_name(api: ApiClient, status: Status) -> None:
     job = job_in(status)
-    word = LEGACY_STATUSES[status]
-    document = ask(api, "get", f"/jobs/{job.pk}").json()
-    assert document == {**api.get(f"/jobs/{job.pk}").json(), "status": word}
-    assert [item["status"] for item in ask(api, "get", "/jobs/").json()["items"]] == [word]
-    assert [item["id"] for item in ask(api, "get", f"/jobs?status={word}").json()["items"]] == [str(job.pk)]
+    legacy_status = LEGACY_STATUSES[status]
+    document = send(api, "get", f"/jobs/{job.pk}").json()
+    assert document == {**api.get(f"/jobs/{job.pk}").json(), "status": legacy_status}
+    assert [job["status"] for job in send(api, "get", "/jobs/").json()["items"]] == [legacy_status]
+    assert [job["id"] for job in send(api, "get", f"/jobs?status={legacy_status}").json()["items"]] == [str(job.pk)]
 
 
 def test_con_004_jobs_are_made_and_cancelled_as_before(api: ApiClient) -> None:
-    made = ask(api, "post", "/jobs/", {"job_type": "tests.note", "params": {"text": "x"}})
-    assert (made.status_code, made.json()["status"]) == (201, "queued")
-    job_id = made.json()["id"]
-    ended = ask(api, "post", f"/jobs/{job_id}/cancel")
-    assert (ended.status_code, ended.json()["status"]) == (200, "cancelled")
-    refused = ask(api, "post", f"/jobs/{job_id}/cancel")
+    created = send(api, "post", "/jobs/", {"job_type": "tests.note", "params": {"text": "x"}})
+    assert (created.status_code, created.json()["status"]) == (201, "queued")
+    job_id = created.json()["id"]
+    cancelled = send(api, "post", f"/jobs/{job_id}/cancel")
+    assert (cancelled.status_code, cancelled.json()["status"]) == (200, "cancelled")
+    refused = send(api, "post", f"/jobs/{job_id}/cancel")
     assert (refused.status_code, refused["Content-Type"]) == (409, "application/problem+json")
     assert Job.objects.get().status == Status.CANCELLED
 
 
-def test_con_004_keys_are_honoured_across_both_surfaces(api: ApiClient) -> None:
+def test_con_004_keys_are_honoured_across_both_apis(api: ApiClient) -> None:
     fields = {"job_type": "tests.note", "params": {"text": "x"}}
-    first = ask(api, "post", "/jobs", fields, **{"Idempotency-Key": "k"})
-    again = api.post("/jobs", fields, **{"Idempotency-Key": "k"})
-    assert again["Idempotent-Replayed"] == "true"
-    assert again.json()["id"] == first.json()["id"]
+    first = send(api, "post", "/jobs", fields, **{"Idempotency-Key": "k"})
+    replay = api.post("/jobs", fields, **{"Idempotency-Key": "k"})
+    assert replay["Idempotent-Replayed"] == "true"
+    assert replay.json()["id"] == first.json()["id"]
 
 
-def test_con_004_lists_go_on_page_by_page(api: ApiClient) -> None:
+def test_con_004_lists_are_paginated(api: ApiClient) -> None:
     jobs = JobFactory.create_batch(3)
-    first = ask(api, "get", "/jobs/?limit=2").json()
-    second = ask(api, "get", f"/jobs/?limit=2&cursor={first['next_cursor']}").json()
-    seen = [item["id"] for page in (first, second) for item in page["items"]]
-    assert seen == [str(job.pk) for job in reversed(jobs)]
+    first = send(api, "get", "/jobs/?limit=2").json()
+    second = send(api, "get", f"/jobs/?limit=2&cursor={first['next_cursor']}").json()
+    job_ids = [job["id"] for page in (first, second) for job in page["items"]]
+    assert job_ids == [str(job.pk) for job in reversed(jobs)]
     assert second["next_cursor"] is None
 
 
@@ -82,8 +82,10 @@ def test_con_004_lists_go_on_page_by_page(api: ApiClient) -> None:
     ],
 )
 @override_settings(JOBSCHEDULER={"LEGACY_SUNSET": "2029-06-30"})
-def test_con_004_every_answer_says_that_it_is_old(api: ApiClient, method: str, path: str, status: int) -> None:
-    response = ask(api, method, path, "x" if status == 415 else None)
+def test_con_004_every_response_says_that_the_path_is_deprecated(
+    api: ApiClient, method: str, path: str, status: int
+) -> None:
+    response = send(api, method, path, "x" if status == 415 else None)
     if status == 415:
         response = api.client.post(path, "x", content_type="text/plain", headers=api.headers)
     assert response.status_code == status
@@ -96,11 +98,11 @@ def test_con_004_every_answer_says_that_it_is_old(api: ApiClient, method: str, p
 
 
 @override_settings(ROOT_URLCONF="tests.api.breaking_urls")
-def test_con_004_the_links_know_the_prefix(api: ApiClient) -> None:
+def test_con_004_the_links_contain_the_prefix(api: ApiClient) -> None:
     for path in ("/deep/scheduler/jobs/", "/deep/scheduler/jobs/jobs", "/deep/scheduler/jobs/x/cancel/"):
-        assert "</deep/scheduler/api/jobs>" in ask(api, "get", path)["Link"]
+        assert "</deep/scheduler/api/jobs>" in send(api, "get", path)["Link"]
 
 
-def test_con_004_new_paths_are_not_called_old(api: ApiClient) -> None:
+def test_con_004_current_paths_are_not_deprecated(api: ApiClient) -> None:
     assert "Deprecation" not in api.get("/jobs").headers
     assert Client().get("/jobs/")["Deprecation"]

@@ -1,4 +1,4 @@
-"""Limits over HTTP: seen by all, set by those of all tenants."""
+"""Limits over HTTP: readable for every tenant, set with a token of all tenants."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def list_limits(api: ApiClient) -> dict[tuple[str, str], dict[str, Any]]:
 def test_every_limit_is_listed_with_what_is_in_use() -> None:
     JobFactory.create_batch(2, running=True)
     JobFactory.create(running=True, tenant="ours", job_type="tests.anything")
-    found = list_limits(ApiClient("read", tenant=None))
+    limits = list_limits(ApiClient("read", tenant=None))
 
-    assert list(found) == [("global", ""), ("job_type", "tests.note"), ("tenant", "ours"), ("tenant", "theirs")]
-    assert found["global", ""] == {
+    assert list(limits) == [("global", ""), ("job_type", "tests.note"), ("tenant", "ours"), ("tenant", "theirs")]
+    assert limits["global", ""] == {
         "scope": "global",
         "key": "",
         "max": 4,
@@ -47,31 +47,31 @@ def test_every_limit_is_listed_with_what_is_in_use() -> None:
         "reason": "",
         "source": "settings",
     }
-    assert [item["in_use"] for item in found.values()] == [3, 2, 1, 0]
+    assert [limit["in_use"] for limit in limits.values()] == [3, 2, 1, 0]
 
 
 def test_the_list_pages_through_and_its_cursor_is_its_own(operator: ApiClient) -> None:
     for number in range(5):
         operator.put("/limits", {"scope": "resource", "key": f"pool {number}", "max": 1})
-    everything = [(limit["scope"], limit["key"]) for limit in operator.list_all("/limits", 2)]
-    assert everything == list(list_limits(operator))
-    assert len(everything) == 9
+    keys = [(limit["scope"], limit["key"]) for limit in operator.list_all("/limits", 2)]
+    assert keys == list(list_limits(operator))
+    assert len(keys) == 9
     cursor = operator.get("/limits?limit=2").json()["next_cursor"]
     assert read_error_locations(operator.get(f"/job-types?cursor={cursor}")) == [["query", "cursor"]]
     assert read_error_locations(ApiClient("read").get(f"/limits?cursor={cursor}")) == [["query", "cursor"]]
 
 
-def test_other_tenants_are_not_to_be_seen() -> None:
-    found = list_limits(ApiClient("read", tenant="ours"))
-    assert ("tenant", "ours") in found
-    assert ("tenant", "theirs") not in found
+def test_limits_of_other_tenants_are_hidden() -> None:
+    limits = list_limits(ApiClient("read", tenant="ours"))
+    assert ("tenant", "ours") in limits
+    assert ("tenant", "theirs") not in limits
 
 
 def test_a_limit_is_set_paused_unpaused_and_reset(operator: ApiClient) -> None:
     def put(**fields: Any) -> dict[str, Any]:
-        answer = operator.put("/limits", {"scope": "job_type", "key": "tests.note", **fields})
-        assert answer.status_code == 200, answer.content
-        document: dict[str, Any] = answer.json()
+        response = operator.put("/limits", {"scope": "job_type", "key": "tests.note", **fields})
+        assert response.status_code == 200, response.content
+        document: dict[str, Any] = response.json()
         assert list_limits(operator)["job_type", "tests.note"] == document
         return document
 
@@ -82,14 +82,14 @@ def test_a_limit_is_set_paused_unpaused_and_reset(operator: ApiClient) -> None:
     assert paused["paused_at"].endswith("Z")
     both = put(max=1, paused=False)
     assert (both["max"], both["paused"], both["paused_at"], both["reason"]) == (1, False, None, "")
-    back = put(reset=True)
-    assert (back["max"], back["source"]) == (2, "settings")
+    reset = put(reset=True)
+    assert (reset["max"], reset["source"]) == (2, "settings")
 
 
-def test_a_limit_that_nobody_knew_is_made_and_reset_drops_it(operator: ApiClient) -> None:
+def test_an_unknown_limit_is_created_and_reset_deletes_it(operator: ApiClient) -> None:
     assert operator.put("/limits", {"scope": "addon", "key": "new", "max": 5}).json()["source"] == "override"
-    gone = operator.put("/limits", {"scope": "addon", "key": "new", "reset": True}).json()
-    assert (gone["max"], gone["source"]) == (None, "settings")
+    reset = operator.put("/limits", {"scope": "addon", "key": "new", "reset": True}).json()
+    assert (reset["max"], reset["source"]) == (None, "settings")
     assert ("addon", "new") not in list_limits(operator)
 
 
@@ -132,7 +132,7 @@ def test_a_wrong_field_is_named_and_nothing_changes(operator: ApiClient, body: d
     assert not ConcurrencyLimit.objects.exists()
 
 
-def test_setting_takes_admin_and_all_tenants() -> None:
+def test_setting_a_limit_requires_admin_and_all_tenants() -> None:
     body = {"scope": "global", "max": 2}
     assert ApiClient("read", "submit", "operate", "work", tenant=None).put("/limits", body).status_code == 403
     assert ApiClient("admin", tenant="default").put("/limits", body).status_code == 403

@@ -1,4 +1,4 @@
-"""Lists of jobs and runs: every filter finds what it names, and pages neither repeat nor lose anything."""
+"""Lists of jobs and runs: filters match exactly, and pages neither repeat nor lose items."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.support.api_client import ApiClient, read_error_locations
 pytestmark = pytest.mark.django_db
 
 
-def ids(response: Any) -> list[str]:
+def read_ids(response: Any) -> list[str]:
     assert response.status_code == 200, response.content
     return [item["id"] for item in response.json()["items"]]
 
 
-def newest_first(*jobs: Job) -> list[str]:
+def sort_newest_first(*jobs: Job) -> list[str]:
     return [str(job.pk) for job in sorted(jobs, key=lambda job: job.pk, reverse=True)]
 
 
@@ -44,20 +44,20 @@ def api() -> ApiClient:
 def test_jobs_come_newest_first_fifty_at_a_time(api: ApiClient) -> None:
     jobs = JobFactory.create_batch(51)
     page = api.get("/jobs").json()
-    assert [item["id"] for item in page["items"]] == newest_first(*jobs)[:50]
-    assert ids(api.get(f"/jobs?cursor={page['next_cursor']}")) == newest_first(*jobs)[50:]
+    assert [item["id"] for item in page["items"]] == sort_newest_first(*jobs)[:50]
+    assert read_ids(api.get(f"/jobs?cursor={page['next_cursor']}")) == sort_newest_first(*jobs)[50:]
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status != Status.DISPATCHING])
 def test_a_status_finds_the_jobs_in_it(api: ApiClient, status: Status) -> None:
     jobs = {status: job_in(status) for status in Status}
     expected = [jobs[status]] + ([jobs[Status.DISPATCHING]] if status == Status.QUEUED else [])
-    assert ids(api.get(f"/jobs?status={status}")) == newest_first(*expected)
+    assert read_ids(api.get(f"/jobs?status={status}")) == sort_newest_first(*expected)
     assert {item["status"] for item in api.get(f"/jobs?status={status}").json()["items"]} == {status}
 
 
 @pytest.mark.parametrize(
-    "wanted",
+    "expected_statuses",
     [
         (Status.FAILED, Status.CANCELLED),
         (Status.COMPLETED, Status.FAILED),
@@ -66,19 +66,19 @@ def test_a_status_finds_the_jobs_in_it(api: ApiClient, status: Status) -> None:
         tuple(status for status in Status if status != Status.DISPATCHING),
     ],
 )
-def test_several_statuses_find_any_of_them_in_one_order(api: ApiClient, wanted: tuple[Status, ...]) -> None:
+def test_several_statuses_find_any_of_them_in_one_order(api: ApiClient, expected_statuses: tuple[Status, ...]) -> None:
     jobs = [job_in(status) for _ in range(3) for status in Status]
-    stored = {*wanted, *([Status.DISPATCHING] if Status.QUEUED in wanted else [])}
-    query = "&".join(f"status={status}" for status in wanted)
-    expected = newest_first(*(job for job in jobs if job.status in stored))
-    assert ids(api.get(f"/jobs?{query}")) == expected
+    stored = {*expected_statuses, *([Status.DISPATCHING] if Status.QUEUED in expected_statuses else [])}
+    query = "&".join(f"status={status}" for status in expected_statuses)
+    expected = sort_newest_first(*(job for job in jobs if job.status in stored))
+    assert read_ids(api.get(f"/jobs?{query}")) == expected
     assert [item["id"] for item in api.list_all(f"/jobs?{query}", 2)] == expected
 
 
-def test_each_filter_finds_its_own(api: ApiClient) -> None:
+def test_each_filter_finds_its_jobs(api: ApiClient) -> None:
     group, schedule = JobGroupFactory.create(), ScheduleFactory.create()
     JobFactory.create_batch(3)
-    named = {
+    jobs_by_query = {
         "job_type=odd.type": JobFactory.create(job_type="odd.type"),
         "target=book-1": JobFactory.create(target="book-1"),
         "tenant=acme": JobFactory.create(tenant="acme"),
@@ -88,44 +88,44 @@ def test_each_filter_finds_its_own(api: ApiClient) -> None:
         "addon_id=tool": JobFactory.create(addon_id="tool"),
         "resource=gpu": JobFactory.create(resource="gpu"),
     }
-    for query, job in named.items():
-        assert ids(api.get(f"/jobs?{query}")) == [str(job.pk)], query
-        assert ids(api.get(f"/jobs?{query}&status=QUEUED")) == [str(job.pk)], query
-        assert ids(api.get(f"/jobs?{query}&status=FAILED")) == [], query
-        assert ids(api.get(f"/jobs?{query}&order=queue")) == [str(job.pk)], query
+    for query, job in jobs_by_query.items():
+        assert read_ids(api.get(f"/jobs?{query}")) == [str(job.pk)], query
+        assert read_ids(api.get(f"/jobs?{query}&status=QUEUED")) == [str(job.pk)], query
+        assert read_ids(api.get(f"/jobs?{query}&status=FAILED")) == [], query
+        assert read_ids(api.get(f"/jobs?{query}&order=queue")) == [str(job.pk)], query
 
 
-def test_tags_are_all_wanted(api: ApiClient) -> None:
+def test_several_tags_must_all_match(api: ApiClient) -> None:
     both, one = JobFactory.create(tags=["red", "big"]), JobFactory.create(tags=["red"])
     JobFactory.create(tags=["Red", "redder"])
-    assert ids(api.get("/jobs?tag=red")) == newest_first(both, one)
-    assert ids(api.get("/jobs?tag=red&tag=big")) == [str(both.pk)]
+    assert read_ids(api.get("/jobs?tag=red")) == sort_newest_first(both, one)
+    assert read_ids(api.get("/jobs?tag=red&tag=big")) == [str(both.pk)]
 
 
 def test_q_is_an_id_or_the_beginning_of_a_name(api: ApiClient) -> None:
     by_type, by_target = JobFactory.create(job_type="mail.send"), JobFactory.create(target="mailbox")
     by_tag = JobFactory.create(tags=["x", "mailing"])
     other = JobFactory.create(job_type="Mail.send", target="my mail", tags=["email"])
-    assert ids(api.get("/jobs?q=mail")) == newest_first(by_type, by_target, by_tag)
-    assert ids(api.get(f"/jobs?q={other.pk}")) == [str(other.pk)]
-    assert ids(api.get(f"/jobs?q={other.pk.hex.upper()}")) == [str(other.pk)]
+    assert read_ids(api.get("/jobs?q=mail")) == sort_newest_first(by_type, by_target, by_tag)
+    assert read_ids(api.get(f"/jobs?q={other.pk}")) == [str(other.pk)]
+    assert read_ids(api.get(f"/jobs?q={other.pk.hex.upper()}")) == [str(other.pk)]
 
 
 @pytest.mark.parametrize("q", ["%", "_", "mail%", "m_il", "*", "\\", "'", '"', "m.il"])
-def test_no_character_of_q_stands_for_another(api: ApiClient, q: str) -> None:
+def test_q_has_no_wildcards(api: ApiClient, q: str) -> None:
     JobFactory.create(job_type="mail", target="mail", tags=["mail"])
-    named = JobFactory.create(job_type=f"{q}x")
-    assert ids(api.get(f"/jobs?q={quote(q)}")) == [str(named.pk)]
+    job = JobFactory.create(job_type=f"{q}x")
+    assert read_ids(api.get(f"/jobs?q={quote(q)}")) == [str(job.pk)]
 
 
 def test_created_after_and_before_leave_out_the_moment_itself(api: ApiClient) -> None:
     now = timezone.now().replace(microsecond=0)
     first, second, third = (JobFactory.create(created_at=now + timedelta(seconds=n)) for n in (-10, 0, 10))
     moment = quote(now.isoformat())
-    assert ids(api.get(f"/jobs?created_after={moment}")) == [str(third.pk)]
-    assert ids(api.get(f"/jobs?created_before={moment}")) == [str(first.pk)]
+    assert read_ids(api.get(f"/jobs?created_after={moment}")) == [str(third.pk)]
+    assert read_ids(api.get(f"/jobs?created_before={moment}")) == [str(first.pk)]
     after, before = (quote((now + timedelta(seconds=n)).isoformat()) for n in (-5, 10))
-    assert ids(api.get(f"/jobs?created_after={after}&created_before={before}")) == [str(second.pk)]
+    assert read_ids(api.get(f"/jobs?created_after={after}&created_before={before}")) == [str(second.pk)]
 
 
 def test_the_queue_is_in_the_order_of_dispatch(api: ApiClient) -> None:
@@ -136,40 +136,42 @@ def test_the_queue_is_in_the_order_of_dispatch(api: ApiClient) -> None:
     for status in (Status.PENDING, Status.RUNNING, Status.DISPATCHING, Status.COMPLETED):
         job_in(status)
     order = [str(job.pk) for job in (urgent, early, late, tied, low)]
-    assert ids(api.get("/jobs?order=queue")) == order
-    assert ids(api.get("/jobs?order=queue&status=QUEUED")) == order
+    assert read_ids(api.get("/jobs?order=queue")) == order
+    assert read_ids(api.get("/jobs?order=queue&status=QUEUED")) == order
     for limit in (1, 2, 3):
         assert [item["id"] for item in api.list_all("/jobs?order=queue", limit)] == order
 
 
-@pytest.mark.parametrize("maximum", [100, 2])
-def test_the_queue_of_several_tenants_is_one_order_for_who_sees_them_all(
-    api: ApiClient, monkeypatch: pytest.MonkeyPatch, maximum: int
+@pytest.mark.parametrize("max_queues", [100, 2])
+def test_the_queues_of_all_tenants_are_merged_into_one_order(
+    api: ApiClient, monkeypatch: pytest.MonkeyPatch, max_queues: int
 ) -> None:
-    monkeypatch.setattr(index_scan, "MAX_MERGED_QUEUES", maximum)  # beyond it they are not merged but sorted
+    monkeypatch.setattr(
+        index_scan, "MAX_MERGED_QUEUES", max_queues
+    )  # with more queues they are sorted instead of merged
     jobs = [JobFactory.create(tenant=tenant, position=n) for n, tenant in enumerate(("b", "a", "c", "a"))]
     assert [item["id"] for item in api.list_all("/jobs?order=queue", 1)] == [str(job.pk) for job in jobs]
-    assert ids(api.get("/jobs?order=queue&tenant=a")) == [str(jobs[1].pk), str(jobs[3].pk)]
-    assert ids(ApiClient("read", tenant="a").get("/jobs?order=queue")) == [str(jobs[1].pk), str(jobs[3].pk)]
-    assert ids(ApiClient("read", tenant="a").get("/jobs?order=queue&tenant=b")) == []
+    assert read_ids(api.get("/jobs?order=queue&tenant=a")) == [str(jobs[1].pk), str(jobs[3].pk)]
+    assert read_ids(ApiClient("read", tenant="a").get("/jobs?order=queue")) == [str(jobs[1].pk), str(jobs[3].pk)]
+    assert read_ids(ApiClient("read", tenant="a").get("/jobs?order=queue&tenant=b")) == []
 
 
 @pytest.mark.parametrize("order", ["newest", "queue"])
 def test_pages_are_stable_while_jobs_come_and_end(api: ApiClient, order: str) -> None:
-    """What was there from the beginning to the end is seen once, whatever happens meanwhile."""
+    """Jobs that exist during the whole walk are listed once, whatever is inserted and deleted meanwhile."""
     jobs = [JobFactory.create(position=n) for n in range(20)]
-    seen: list[str] = []
+    job_ids: list[str] = []
     cursor = ""
     while True:
         page = api.get(f"/jobs?order={order}&limit=3{cursor}").json()
-        seen += [item["id"] for item in page["items"]]
+        job_ids += [item["id"] for item in page["items"]]
         if page["next_cursor"] is None:
             break
         cursor = f"&cursor={page['next_cursor']}"
         JobFactory.create(position=-1)
-        Job.objects.filter(pk=seen[0]).delete()  # not even the row behind a cursor need be there
-    assert len(seen) == len(set(seen))
-    assert set(seen) >= {str(job.pk) for job in jobs[1:-1]}
+        Job.objects.filter(pk=job_ids[0]).delete()  # a cursor does not depend on the row it was made from
+    assert len(job_ids) == len(set(job_ids))
+    assert set(job_ids) >= {str(job.pk) for job in jobs[1:-1]}
 
 
 @pytest.mark.parametrize("window", [1, 3, 7])
@@ -184,15 +186,15 @@ def test_short_windows_lose_nothing(api: ApiClient, monkeypatch: pytest.MonkeyPa
         job_in(states[n % 3], job_type="rare" if n % 4 == 0 else "common", tags=["t"] if n % 5 == 0 else [], position=n)
         for n in range(30)
     ]
-    everything = api.list_all(f"/jobs?{query}", 500)
-    assert [item["id"] for item in api.list_all(f"/jobs?{query}", 2)] == [item["id"] for item in everything]
-    wanted = {
+    one_page = api.list_all(f"/jobs?{query}", 500)
+    assert [item["id"] for item in api.list_all(f"/jobs?{query}", 2)] == [item["id"] for item in one_page]
+    is_expected = {
         "job_type=rare": lambda job: job.job_type == "rare",
         "status=FAILED&status=RUNNING&job_type=rare": lambda job: job.job_type == "rare" and job.status != "QUEUED",
         "tag=t": lambda job: "t" in job.tags,
         "order=queue&job_type=rare": lambda job: job.job_type == "rare" and job.status == "QUEUED",
     }[query]
-    assert {item["id"] for item in everything} == {str(job.pk) for job in jobs if wanted(job)}
+    assert {item["id"] for item in one_page} == {str(job.pk) for job in jobs if is_expected(job)}
 
 
 def test_a_cursor_is_for_its_own_list_filters_and_tenant_only(api: ApiClient) -> None:
@@ -202,7 +204,7 @@ def test_a_cursor_is_for_its_own_list_filters_and_tenant_only(api: ApiClient) ->
     cursor = api.get("/jobs?limit=1&status=QUEUED").json()["next_cursor"]
     assert cursor
     assert api.get(f"/jobs?limit=2&status=QUEUED&cursor={cursor}").status_code == 200
-    elsewhere = [
+    other_paths = [
         "/jobs?",
         "/jobs?status=FAILED&",
         "/jobs?status=QUEUED&tag=x&",
@@ -211,7 +213,7 @@ def test_a_cursor_is_for_its_own_list_filters_and_tenant_only(api: ApiClient) ->
         "/job-runs?",
         f"/jobs/{job.pk}/events?",
     ]
-    for path in elsewhere:
+    for path in other_paths:
         assert read_error_locations(api.get(f"{path}cursor={cursor}")) == [["query", "cursor"]], path
     assert read_error_locations(ApiClient("read").get(f"/jobs?status=QUEUED&cursor={cursor}")) == [["query", "cursor"]]
     for tampered in (cursor[:-1], cursor + "x", cursor.swapcase(), cursor.partition(":")[0]):
@@ -233,21 +235,21 @@ def test_events_and_logs_come_oldest_first_page_by_page(api: ApiClient) -> None:
     JobLogFactory.create(job=other)
     assert [item["id"] for item in api.list_all(f"/jobs/{job.pk}/events", 2)] == [event.pk for event in events]
     assert [item["message"] for item in api.list_all(f"/jobs/{job.pk}/logs", 2)] == [line.message for line in lines]
-    (shown,) = {str(item["data"]) for item in api.list_all(f"/jobs/{job.pk}/events", 5)}
-    assert "••••" in shown
+    (data,) = {str(item["data"]) for item in api.list_all(f"/jobs/{job.pk}/events", 5)}
+    assert "••••" in data
 
 
 def test_runs_come_newest_first_and_by_filter(api: ApiClient) -> None:
     done, failed = job_in(Status.COMPLETED), job_in(Status.FAILED, tenant="acme", job_type="odd")
     running = job_in(Status.RUNNING)
     JobFactory.create_batch(2)
-    assert ids(api.get("/job-runs")) == newest_first(done, failed, running)
-    assert ids(api.get("/job-runs?status=FAILED&status=RUNNING")) == newest_first(failed, running)
-    assert ids(api.get("/job-runs?tenant=acme")) == [str(failed.pk)]
-    assert ids(api.get("/job-runs?job_type=odd")) == [str(failed.pk)]
-    assert ids(ApiClient("read", tenant="acme").get("/job-runs?status=FAILED")) == [str(failed.pk)]
-    assert ids(ApiClient("read", tenant="acme").get("/job-runs?tenant=default")) == []
-    assert [item["id"] for item in api.list_all("/job-runs", 1)] == newest_first(done, failed, running)
+    assert read_ids(api.get("/job-runs")) == sort_newest_first(done, failed, running)
+    assert read_ids(api.get("/job-runs?status=FAILED&status=RUNNING")) == sort_newest_first(failed, running)
+    assert read_ids(api.get("/job-runs?tenant=acme")) == [str(failed.pk)]
+    assert read_ids(api.get("/job-runs?job_type=odd")) == [str(failed.pk)]
+    assert read_ids(ApiClient("read", tenant="acme").get("/job-runs?status=FAILED")) == [str(failed.pk)]
+    assert read_ids(ApiClient("read", tenant="acme").get("/job-runs?tenant=default")) == []
+    assert [item["id"] for item in api.list_all("/job-runs", 1)] == sort_newest_first(done, failed, running)
 
 
 @pytest.mark.parametrize("tenant", [None, "default", "acme"])
@@ -272,8 +274,8 @@ def test_a_page_takes_few_statements_however_many_jobs_it_has(path: str, tenant:
             if status == Status.FAILED:
                 JobFactory.create(tenant=job.tenant, retry_of=job, attempt=2)
     api.get("/jobs")
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         response = api.get(path)
     assert response.json()["items"]
-    assert len(asked) <= 12
-    assert not [statement["sql"] for statement in asked if statement["sql"].startswith("SELECT COUNT(")]
+    assert len(queries) <= 12
+    assert not [statement["sql"] for statement in queries if statement["sql"].startswith("SELECT COUNT(")]

@@ -1,4 +1,4 @@
-"""What `/metrics` says is valid, true, bounded, and never goes back."""
+"""The output of `/metrics` is valid and correct, has a bounded number of series, and counters never decrease."""
 
 from __future__ import annotations
 
@@ -26,38 +26,38 @@ from tests.sample_app import job_types
 from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
-assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 Labels = frozenset[tuple[str, str]]
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def render_metrics() -> str:
+def render_text() -> str:
     return metrics.render().body.decode()
 
 
-def read(text: str) -> dict[str, Metric]:
+def parse_families(text: str) -> dict[str, Metric]:
     families = list(text_string_to_metric_families(text))
-    assert len({family.name for family in families}) == len(families), "a family is said twice"
+    assert len({family.name for family in families}) == len(families), "a family is repeated"
     return {family.name: family for family in families}
 
 
-def samples(text: str) -> dict[tuple[str, Labels], float]:
-    found: dict[tuple[str, Labels], float] = {}
-    for family in read(text).values():
+def parse_samples(text: str) -> dict[tuple[str, Labels], float]:
+    samples: dict[tuple[str, Labels], float] = {}
+    for family in parse_families(text).values():
         for sample in family.samples:
-            place = (sample.name, frozenset(sample.labels.items()))
-            assert place not in found, f"a series is said twice: {place}"
-            found[place] = sample.value
-    return found
+            series = (sample.name, frozenset(sample.labels.items()))
+            assert series not in samples, f"a series is repeated: {series}"
+            samples[series] = sample.value
+    return samples
 
 
-def value(text: str, name: str, **labels: str) -> float:
-    return samples(text)[name, frozenset(labels.items())]
+def get_value(text: str, name: str, **labels: str) -> float:
+    return parse_samples(text)[name, frozenset(labels.items())]
 
 
-def everything() -> None:
-    """A job in each state, of a known and of an unknown type, and minutes of both."""
+def create_jobs_and_minutes() -> None:
+    """Create jobs in each state, of a known and of an unknown type, and minutes of both."""
     for status in Status:
         job_in(status)
         job_in(status, job_type="gone", resource="nowhere", addon_id="addon-1")
@@ -68,22 +68,22 @@ def everything() -> None:
 
 
 def test_the_output_is_what_prometheus_reads() -> None:
-    everything()
-    found = read(render_metrics())
+    create_jobs_and_minutes()
+    families = parse_families(render_text())
 
-    for name, family in found.items():
+    for name, family in families.items():
         assert family.documentation, name
         assert family.type in ("counter", "gauge", "histogram"), name
         assert name.startswith("jobs_")
-    lines = render_metrics().splitlines()
+    lines = render_text().splitlines()
     assert all(line.startswith(("#", "jobs_")) for line in lines)
-    assert render_metrics().endswith("\n")
+    assert render_text().endswith("\n")
 
 
 def test_every_series_belongs_to_its_family_and_follows_it() -> None:
-    everything()
+    create_jobs_and_minutes()
     family = ""
-    for line in render_metrics().splitlines():
+    for line in render_text().splitlines():
         if line.startswith("# TYPE"):
             family = line.split()[2]
         elif not line.startswith("#"):
@@ -91,82 +91,82 @@ def test_every_series_belongs_to_its_family_and_follows_it() -> None:
 
 
 def test_histograms_add_up_from_bucket_to_bucket() -> None:
-    everything()
-    text = render_metrics()
+    create_jobs_and_minutes()
+    text = render_text()
 
     for name in ("jobs_wait_seconds", "jobs_attempt_duration_seconds"):
         bounds = [*(f"{bound:g}" for bound in BUCKETS_SEC), "+Inf"]
-        counts = [value(text, f"{name}_bucket", job_type=SAMPLE_TYPE, le=bound) for bound in bounds]
+        counts = [get_value(text, f"{name}_bucket", job_type=SAMPLE_TYPE, le=bound) for bound in bounds]
         assert counts == sorted(counts)
-        assert counts[-1] == value(text, f"{name}_count", job_type=SAMPLE_TYPE) == 7
-    assert value(text, "jobs_wait_seconds_bucket", job_type=SAMPLE_TYPE, le="0.1") == 0
-    assert value(text, "jobs_wait_seconds_bucket", job_type=SAMPLE_TYPE, le="0.5") == 7
-    assert value(text, "jobs_wait_seconds_sum", job_type=SAMPLE_TYPE) == 2.5
-    assert value(text, "jobs_attempt_duration_seconds_bucket", job_type=SAMPLE_TYPE, le="7200") == 0
+        assert counts[-1] == get_value(text, f"{name}_count", job_type=SAMPLE_TYPE) == 7
+    assert get_value(text, "jobs_wait_seconds_bucket", job_type=SAMPLE_TYPE, le="0.1") == 0
+    assert get_value(text, "jobs_wait_seconds_bucket", job_type=SAMPLE_TYPE, le="0.5") == 7
+    assert get_value(text, "jobs_wait_seconds_sum", job_type=SAMPLE_TYPE) == 2.5
+    assert get_value(text, "jobs_attempt_duration_seconds_bucket", job_type=SAMPLE_TYPE, le="7200") == 0
 
 
 def test_a_job_that_never_started_is_in_no_histogram() -> None:
     JobMinuteFactory(jobs=3, outcome="CANCELLED", wait_bucket=-1, run_bucket=-1)
-    assert not any(name.startswith("jobs_wait_seconds") for name, _ in samples(render_metrics()))
+    assert not any(name.startswith("jobs_wait_seconds") for name, _ in parse_samples(render_text()))
 
 
 def test_live_jobs_are_counted_by_status_resource_and_addon() -> None:
-    everything()
-    text = render_metrics()
+    create_jobs_and_minutes()
+    text = render_text()
 
-    assert value(text, "jobs_live", status="PAUSED") == 2
-    assert value(text, "jobs_running", resource="default") == 1
-    assert value(text, "jobs_running", resource="other") == 1
-    assert value(text, "jobs_ready", resource="default") == 1
-    assert value(text, "jobs_queued", addon="") == 2  # one is on its way to a remote worker
-    assert value(text, "jobs_queued", addon="addon-1") == 2
-    assert value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome="COMPLETED") == 7
-    assert value(text, "jobs_retries_total", job_type="other") == 1
-    assert value(text, "jobs_recovered_total") == 2
-    assert value(text, "jobs_workers", state="RUNNING") == 1
-    assert value(text, "jobs_worker_slots") == 4
-    assert value(text, "jobs_worker_slots_busy") == 3
-    assert value(text, "jobs_worker_slots_stuck") == 1
+    assert get_value(text, "jobs_live", status="PAUSED") == 2
+    assert get_value(text, "jobs_running", resource="default") == 1
+    assert get_value(text, "jobs_running", resource="other") == 1
+    assert get_value(text, "jobs_ready", resource="default") == 1
+    assert get_value(text, "jobs_queued", addon="") == 2  # one is DISPATCHING to a remote worker
+    assert get_value(text, "jobs_queued", addon="addon-1") == 2
+    assert get_value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome="COMPLETED") == 7
+    assert get_value(text, "jobs_retries_total", job_type="other") == 1
+    assert get_value(text, "jobs_recovered_total") == 2
+    assert get_value(text, "jobs_workers", state="RUNNING") == 1
+    assert get_value(text, "jobs_worker_slots") == 4
+    assert get_value(text, "jobs_worker_slots_busy") == 3
+    assert get_value(text, "jobs_worker_slots_stuck") == 1
 
 
 def test_ages_are_counted_from_when_a_job_could_have_started() -> None:
     ago = datetime.now(UTC) - timedelta(hours=2)
     JobFactory.create(created_at=ago, not_before=ago + timedelta(hours=1))
-    age = value(render_metrics(), "jobs_oldest_ready_age_seconds", resource="default")
+    age = get_value(render_text(), "jobs_oldest_ready_age_seconds", resource="default")
     assert 3500 < age < 3700
 
 
-def test_a_lease_that_is_over_and_a_target_that_is_blocked_show() -> None:
+def test_expired_leases_and_blocked_targets_are_counted() -> None:
     JobFactory.create(running=True, lease_expires_at=datetime.now(UTC) - timedelta(seconds=5))
     JobFactory.create(failed=True, in_lane=True)
-    assert value(render_metrics(), "jobs_expired_leases") == 1
-    assert value(render_metrics(), "jobs_blocked_targets") == 1
+    assert get_value(render_text(), "jobs_expired_leases") == 1
+    assert get_value(render_text(), "jobs_blocked_targets") == 1
 
 
-def test_what_was_submitted_is_what_lives_and_what_has_ended() -> None:
-    before = value(render_metrics(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+def test_submitted_jobs_are_counted_alive_and_ended() -> None:
+    before = get_value(render_text(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
     job = job_services.enqueue(SAMPLE_TYPE, {"text": "a"})
     job_services.enqueue(SAMPLE_TYPE, {"text": "b"})
-    after = value(render_metrics(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+    after = get_value(render_text(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
     job_services.cancel(job.pk)
-    ended = value(render_metrics(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
+    ended = get_value(render_text(), "jobs_enqueued_total", resource="default", job_type=SAMPLE_TYPE)
 
     assert (before, after, ended) == (0, 2, 2)
 
 
 @pytest.fixture
 def counters() -> Iterator[list[dict[tuple[str, Labels], float]]]:
-    """What is put in here must never go back from one entry to the next."""
-    seen: list[dict[tuple[str, Labels], float]] = []
-    yield seen
-    for earlier, later in pairwise(seen):
-        for place, before in earlier.items():
-            assert later[place] >= before, place
+    """Collect readings of the counters; fail if one decreases from a reading to the next."""
+    readings: list[dict[tuple[str, Labels], float]] = []
+    yield readings
+    for earlier, later in pairwise(readings):
+        for series, before in earlier.items():
+            assert later[series] >= before, series
 
 
 def read_counters() -> dict[tuple[str, Labels], float]:
-    kinds = [family for family in read(render_metrics()).values() if family.type in ("counter", "histogram")]
-    return {(s.name, frozenset(s.labels.items())): s.value for family in kinds for s in family.samples}
+    families = [family for family in parse_families(render_text()).values() if family.type in ("counter", "histogram")]
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
 
 
 def test_counters_survive_folding_and_pruning(counters: list[Any]) -> None:
@@ -184,7 +184,7 @@ def test_counters_survive_folding_and_pruning(counters: list[Any]) -> None:
     counters.append(read_counters())
 
 
-def test_old_minutes_become_hours_and_then_days_whatever_is_forgotten(counters: list[Any]) -> None:
+def test_old_minutes_become_hours_and_then_days(counters: list[Any]) -> None:
     now = datetime.now(UTC).replace(minute=30, second=0, microsecond=0)
     ages = [timedelta(hours=hours) for hours in (0, 25, 30, 30, 24 * 20, 24 * 50)]
     for number, age in enumerate(ages):
@@ -196,27 +196,27 @@ def test_old_minutes_become_hours_and_then_days_whatever_is_forgotten(counters: 
     counters.append(read_counters())
     assert rollup_compaction.run_round() == "0 hours, 0 days"
 
-    kept = [(row.worker, row.jobs) for row in JobMinute.objects.order_by("-minute", "worker")]
-    assert kept[:4] == [("w0", 2), ("w0", 2), ("w1", 2), ("w1", 2)]
-    assert kept[4:] == [("@hour", 8), ("@hour", 4), ("@day", 4)]
+    rows = [(row.worker, row.jobs) for row in JobMinute.objects.order_by("-minute", "worker")]
+    assert rows[:4] == [("w0", 2), ("w0", 2), ("w1", 2), ("w1", 2)]
+    assert rows[4:] == [("@hour", 8), ("@hour", 4), ("@day", 4)]
 
 
-def test_names_that_nobody_declared_share_one_label() -> None:
+def test_undeclared_names_share_one_label() -> None:
     for number in range(150):
         JobFactory.create(job_type=f"made-up-{number}", resource=f"pool-{number}", addon_id=f"addon-{number}")
         JobMinuteFactory(job_type=f"made-up-{number}", resource=f"pool-{number}")
-    text = render_metrics()
+    text = render_text()
 
-    assert value(text, "jobs_ready", resource="other") == 150
-    assert value(text, "jobs_enqueued_total", resource="other", job_type="other") == 300
+    assert get_value(text, "jobs_ready", resource="other") == 150
+    assert get_value(text, "jobs_enqueued_total", resource="other", job_type="other") == 300
     assert "made-up" not in text
     assert "pool-" not in text
-    addons = [labels for name, labels in samples(text) if name == "jobs_queued"]
-    assert len(addons) == labels_for_addons()
-    assert value(text, "jobs_queued", addon="other") == 150 - metrics.MAX_ADDONS
+    addons = [labels for name, labels in parse_samples(text) if name == "jobs_queued"]
+    assert len(addons) == count_addon_labels()
+    assert get_value(text, "jobs_queued", addon="other") == 150 - metrics.MAX_ADDONS
 
 
-def labels_for_addons() -> int:
+def count_addon_labels() -> int:
     return metrics.MAX_ADDONS + len(["", "other"])
 
 
@@ -228,51 +228,55 @@ def test_a_type_is_known_by_its_present_name() -> None:
     try:
 
         @job("tests.renamed", aliases=["tests.old-name"])
-        def run_renamed() -> None: ...
+        def do_nothing() -> None: ...
 
         JobFactory.create(job_type="tests.old-name")
-        assert value(render_metrics(), "jobs_enqueued_total", resource="default", job_type="tests.renamed") == 1
+        assert get_value(render_text(), "jobs_enqueued_total", resource="default", job_type="tests.renamed") == 1
     finally:
         registry._handlers = before
 
 
 def test_label_values_are_escaped() -> None:
     JobFactory.create(addon_id='a"b\\c d')
-    text = render_metrics()
+    text = render_text()
     assert r'addon="a\"b\\c d"' in text
-    assert value(text, "jobs_queued", addon='a"b\\c d') == 1
+    assert get_value(text, "jobs_queued", addon='a"b\\c d') == 1
 
 
-def test_a_metric_begins_at_nought() -> None:
-    text = render_metrics()
+def test_a_metric_starts_at_zero() -> None:
+    text = render_text()
     for outcome in TERMINAL:
-        assert value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome=str(outcome)) == 0
-    assert value(text, "jobs_recovered_total") == 0
-    assert value(text, "jobs_queued", addon="") == 0
+        assert (
+            get_value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome=str(outcome)) == 0
+        )
+    assert get_value(text, "jobs_recovered_total") == 0
+    assert get_value(text, "jobs_queued", addon="") == 0
 
 
 def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
     def count_statements() -> int:
         with CaptureQueriesContext(connection) as queries:
-            render_metrics()
+            render_text()
         return len(queries)
 
     baseline = count_statements()
-    everything()
+    create_jobs_and_minutes()
     assert count_statements() == baseline <= 7
 
 
-# ------------------------------------------------------------------------------------------- in which format
+# ---------------------------------------------------------------------- formats
 
 
 def test_openmetrics_has_the_same_series_as_the_text_format() -> None:
-    everything()
+    create_jobs_and_minutes()
     openmetrics = metrics.render(as_openmetrics=True).body.decode()
-    assert comparable(openmetrics_families(openmetrics)) == comparable(text_string_to_metric_families(render_metrics()))
+    assert normalize_samples(openmetrics_families(openmetrics)) == normalize_samples(
+        text_string_to_metric_families(render_text())
+    )
 
 
-def comparable(families: Iterable[Metric]) -> set[tuple[str, Labels, float]]:
-    """Every sample but ages, bounds as numbers: the formats write them differently."""
+def normalize_samples(families: Iterable[Metric]) -> set[tuple[str, Labels, float]]:
+    """Return all samples but ages, with bounds as numbers: the formats write them differently."""
     return {
         (sample.name, frozenset((k, str(float(v)) if k == "le" else v) for k, v in sample.labels.items()), sample.value)
         for family in families
@@ -307,51 +311,51 @@ PROMETHEUS_3 = (
     ],
 )
 def test_the_caller_chooses_the_format(accept: str, content_type: str) -> None:
-    answer = Client().get("/metrics", headers={"Accept": accept})
-    assert answer.status_code == 200
-    assert answer["Content-Type"] == content_type
-    assert "Accept" in answer["Vary"].split(", ")
-    assert answer.content.endswith(b"# EOF\n") == (content_type == OPENMETRICS)
+    response = Client().get("/metrics", headers={"Accept": accept})
+    assert response.status_code == 200
+    assert response["Content-Type"] == content_type
+    assert "Accept" in response["Vary"].split(", ")
+    assert response.content.endswith(b"# EOF\n") == (content_type == OPENMETRICS)
 
 
-# ------------------------------------------------------------------------------------------------ who may read it
+# ---------------------------------------------------------------------- credentials
 
 
-def test_without_credentials_it_is_closed() -> None:
-    answer = Client().get("/metrics")
-    assert answer.status_code == 401
-    assert answer["Content-Type"] == "application/problem+json"
-    assert answer["WWW-Authenticate"] == "Bearer"
+def test_without_credentials_it_is_401() -> None:
+    response = Client().get("/metrics")
+    assert response.status_code == 401
+    assert response["Content-Type"] == "application/problem+json"
+    assert response["WWW-Authenticate"] == "Bearer"
 
 
-def test_a_token_that_may_read_opens_it_and_others_do_not() -> None:
-    answer = ApiClient("read", tenant=None).get_page("/metrics")
-    assert answer.status_code == 200
-    assert answer["Content-Type"] == TEXT
-    assert read(answer.content.decode())
+def test_a_token_needs_the_scope_read() -> None:
+    response = ApiClient("read", tenant=None).get_page("/metrics")
+    assert response.status_code == 200
+    assert response["Content-Type"] == TEXT
+    assert parse_families(response.content.decode())
     assert ApiClient("submit").get_page("/metrics").status_code == 403
 
 
 @override_settings(JOBSCHEDULER={"METRICS_PUBLIC": True})
-def test_the_settings_may_open_it_to_all() -> None:
+def test_a_setting_makes_it_public() -> None:
     assert Client().get("/metrics").status_code == 200
 
 
-def test_it_is_only_read() -> None:
-    answer = Client().post("/metrics")
-    assert answer.status_code == 405
-    assert answer["Allow"] == "GET, HEAD"
+def test_only_get_and_head_are_allowed() -> None:
+    response = Client().post("/metrics")
+    assert response.status_code == 405
+    assert response["Allow"] == "GET, HEAD"
     assert Client().head("/metrics").status_code == 401
 
 
-def test_a_tenants_token_reads_of_its_own_jobs_only() -> None:
+def test_a_tenants_token_reads_the_figures_of_its_own_jobs_only() -> None:
     JobFactory.create(tenant="one")
     JobFactory.create(tenant="two", job_type="tests.anything")
     JobMinuteFactory(tenant="two", jobs=9, resource="default")
     WorkerFactory()
     text = ApiClient("read", tenant="one").get_page("/metrics").content.decode()
 
-    assert value(text, "jobs_live", status="QUEUED") == 1
-    assert value(text, "jobs_enqueued_total", resource="default", job_type="tests.anything") == 0
-    assert value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome="COMPLETED") == 0
-    assert value(text, "jobs_workers", state="RUNNING") == 1
+    assert get_value(text, "jobs_live", status="QUEUED") == 1
+    assert get_value(text, "jobs_enqueued_total", resource="default", job_type="tests.anything") == 0
+    assert get_value(text, "jobs_finished_total", resource="default", job_type=SAMPLE_TYPE, outcome="COMPLETED") == 0
+    assert get_value(text, "jobs_workers", state="RUNNING") == 1

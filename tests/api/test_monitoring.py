@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard ask for nothing that `/metrics` does not say."""
+"""The alert rules and the dashboard use only series and labels that `/metrics` exports."""
 
 from __future__ import annotations
 
@@ -18,148 +18,152 @@ from jobs.metrics import JobsCollector
 
 pytestmark = pytest.mark.django_db
 
-PLACE = Path(__file__).parents[2] / "docs" / "monitoring"
+FOLDER = Path(__file__).parents[2] / "docs" / "monitoring"
 ADDED_BY_PROMETHEUS = {"instance", "job"}
-# What Grafana puts in before it asks.
+# Values that Grafana substitutes before a query.
 VARIABLES = {"$__rate_interval": "5m", "$job_type": ".*", "$resource": ".*"}
 DURATION = re.compile(r"\d+[smhd]")
 
 
-def families() -> Iterator[tuple[str, Metric]]:
-    """Every metric with the name that it has in the text format."""
+def iterate_families() -> Iterator[tuple[str, Metric]]:
+    """Yield every metric with its name in the text format."""
     for family in JobsCollector().collect():
         yield f"{family.name}_total" if family.type == "counter" else family.name, family
 
 
-def labels_of(family: Metric) -> set[str]:
+def get_labels(family: Metric) -> set[str]:
     return set(family._labelnames)  # type: ignore[attr-defined]
 
 
-def series() -> dict[str, set[str]]:
-    """Every series name with the labels that it has."""
-    found: dict[str, set[str]] = {}
-    for name, family in families():
-        own = labels_of(family)
+def collect_series() -> dict[str, set[str]]:
+    """Return the labels of every series by its name."""
+    labels_by_series: dict[str, set[str]] = {}
+    for name, family in iterate_families():
+        labels = get_labels(family)
         if family.type == "histogram":
-            found |= {f"{name}_bucket": {*own, "le"}, f"{name}_sum": own, f"{name}_count": own}
+            labels_by_series |= {f"{name}_bucket": {*labels, "le"}, f"{name}_sum": labels, f"{name}_count": labels}
         else:
-            found[name] = own
-    return found
+            labels_by_series[name] = labels
+    return labels_by_series
 
 
-def rules() -> list[dict[str, Any]]:
-    written = yaml.safe_load((PLACE / "alerts.yml").read_text())
-    return [rule for group in written["groups"] for rule in group["rules"]]
+def load_rules() -> list[dict[str, Any]]:
+    document = yaml.safe_load((FOLDER / "alerts.yml").read_text())
+    return [rule for group in document["groups"] for rule in group["rules"]]
 
 
-def dashboard() -> dict[str, Any]:
-    written: dict[str, Any] = json.loads((PLACE / "dashboard.json").read_text())
-    return written
+def load_dashboard() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((FOLDER / "dashboard.json").read_text())
+    return document
 
 
-def expressions() -> list[tuple[str, str]]:
-    asked = [(f"alert {rule['alert']}", rule["expr"]) for rule in rules()]
-    page = dashboard()
-    asked += [(f"panel {panel['title']}", item["expr"]) for panel in page["panels"] for item in panel["targets"]]
-    asked += [(f"annotation {item['name']}", item["expr"]) for item in page["annotations"]["list"]]
-    return asked
+def list_expressions() -> list[tuple[str, str]]:
+    expressions = [(f"alert {rule['alert']}", rule["expr"]) for rule in load_rules()]
+    dashboard = load_dashboard()
+    expressions += [
+        (f"panel {panel['title']}", target["expr"]) for panel in dashboard["panels"] for target in panel["targets"]
+    ]
+    expressions += [
+        (f"annotation {annotation['name']}", annotation["expr"]) for annotation in dashboard["annotations"]["list"]
+    ]
+    return expressions
 
 
-def plain(expression: str) -> str:
+def substitute_variables(expression: str) -> str:
     for name, value in VARIABLES.items():
         expression = expression.replace(name, value)
     return expression
 
 
-def selectors(node: Any) -> Iterator[Any]:
-    """Every `name{…}` in an expression."""
+def find_selectors(node: Any) -> Iterator[Any]:
+    """Yield every `name{…}` of an expression."""
     if isinstance(node, promql.VectorSelector):
         yield node
     if isinstance(node, promql.MatrixSelector):
         yield node.vector_selector
-    for part in _parts(node):
-        yield from selectors(part)
+    for child in _list_children(node):
+        yield from find_selectors(child)
 
 
-def grouped_by(node: Any) -> set[str]:
-    """The labels by which an expression adds up."""
-    own = set(node.modifier.labels) if isinstance(node, promql.AggregateExpr) and node.modifier else set()
-    return own.union(*(grouped_by(part) for part in _parts(node)))
+def find_grouping_labels(node: Any) -> set[str]:
+    """Return the labels by which an expression aggregates."""
+    labels = set(node.modifier.labels) if isinstance(node, promql.AggregateExpr) and node.modifier else set()
+    return labels.union(*(find_grouping_labels(child) for child in _list_children(node)))
 
 
-def _parts(node: Any) -> list[Any]:
-    single = [getattr(node, name) for name in ("lhs", "rhs", "expr") if getattr(node, name, None) is not None]
-    return [*single, *getattr(node, "args", ())]
+def _list_children(node: Any) -> list[Any]:
+    children = [getattr(node, name) for name in ("lhs", "rhs", "expr") if getattr(node, name, None) is not None]
+    return [*children, *getattr(node, "args", ())]
 
 
-@pytest.mark.parametrize(("place", "expression"), expressions(), ids=lambda value: str(value)[:60])
-def test_an_expression_is_promql_over_metrics_and_labels_that_exist(place: str, expression: str) -> None:
-    known = series()
-    asked = promql.parse(plain(expression))
-    found = list(selectors(asked))
+@pytest.mark.parametrize(("source", "expression"), list_expressions(), ids=lambda value: str(value)[:60])
+def test_an_expression_is_promql_over_metrics_and_labels_that_exist(source: str, expression: str) -> None:
+    known = collect_series()
+    tree = promql.parse(substitute_variables(expression))
+    selectors = list(find_selectors(tree))
 
-    assert found, place
-    for selector in found:
-        assert selector.name in known, f"{place}: there is no {selector.name}"
+    assert selectors, source
+    for selector in selectors:
+        assert selector.name in known, f"{source}: there is no {selector.name}"
         matched = {matcher.name for matcher in selector.matchers.matchers}
-        assert matched <= known[selector.name], f"{place}: {selector.name} has no {matched - known[selector.name]}"
-    labels = set().union(*(known[selector.name] for selector in found))
-    assert grouped_by(asked) <= labels | ADDED_BY_PROMETHEUS, place
+        assert matched <= known[selector.name], f"{source}: {selector.name} has no {matched - known[selector.name]}"
+    labels = set().union(*(known[selector.name] for selector in selectors))
+    assert find_grouping_labels(tree) <= labels | ADDED_BY_PROMETHEUS, source
 
 
-@pytest.mark.parametrize(("place", "expression"), expressions(), ids=lambda value: str(value)[:60])
-def test_a_matched_value_can_occur(place: str, expression: str) -> None:
+@pytest.mark.parametrize(("source", "expression"), list_expressions(), ids=lambda value: str(value)[:60])
+def test_a_matched_value_can_occur(source: str, expression: str) -> None:
     text = metrics.render().body.decode()
-    for selector in selectors(promql.parse(plain(expression))):
+    for selector in find_selectors(promql.parse(substitute_variables(expression))):
         for matcher in selector.matchers.matchers:
             if matcher.value != ".*":
-                assert f'{matcher.name}="{matcher.value}"' in text, place
+                assert f'{matcher.name}="{matcher.value}"' in text, source
 
 
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
-def test_a_rule_says_all_that_prometheus_and_a_person_need(rule: dict[str, Any]) -> None:
+@pytest.mark.parametrize("rule", load_rules(), ids=lambda rule: rule["alert"])
+def test_a_rule_is_complete(rule: dict[str, Any]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
     assert set(rule["annotations"]) == {"summary", "description"}
     assert DURATION.fullmatch(rule.get("for", "0s"))
-    asked = promql.parse(rule["expr"])
-    for used in re.findall(r"\$labels\.(\w+)", str(rule["annotations"])):
-        assert used in grouped_by(asked), f"{rule['alert']} speaks of {used}"
+    tree = promql.parse(rule["expr"])
+    for label in re.findall(r"\$labels\.(\w+)", str(rule["annotations"])):
+        assert label in find_grouping_labels(tree), f"{rule['alert']} mentions {label}"
 
 
 def test_alerts_have_names_of_their_own() -> None:
-    names = [rule["alert"] for rule in rules()]
+    names = [rule["alert"] for rule in load_rules()]
     assert len(names) == len(set(names))
 
 
-def test_the_dashboard_is_whole() -> None:
-    page = dashboard()
-    panels = page["panels"]
-    places = {(x, y) for panel in panels for x, y in _area(panel["gridPos"])}
+def test_the_dashboard_is_consistent() -> None:
+    dashboard = load_dashboard()
+    panels = dashboard["panels"]
+    cells = {(x, y) for panel in panels for x, y in _list_cells(panel["gridPos"])}
 
     assert len({panel["id"] for panel in panels}) == len(panels)
-    assert len(places) == sum(panel["gridPos"]["w"] * panel["gridPos"]["h"] for panel in panels), "panels overlap"
-    variables = {item["name"] for item in page["templating"]["list"]}
+    assert len(cells) == sum(panel["gridPos"]["w"] * panel["gridPos"]["h"] for panel in panels), "panels overlap"
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
     used = set(re.findall(r"\$\{?([a-z_]+)\}?", json.dumps([panel["targets"] for panel in panels])))
     assert {name for name in used if not name.startswith("__")} <= variables
-    for item in page["templating"]["list"]:
-        if item["type"] == "query":
-            name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", item["definition"]).groups()  # type: ignore[union-attr]
-            assert label in series()[name]
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"]).groups()  # type: ignore[union-attr]
+            assert label in collect_series()[name]
 
 
-def _area(place: dict[str, int]) -> Iterator[tuple[int, int]]:
-    for x in range(place["x"], place["x"] + place["w"]):
-        for y in range(place["y"], place["y"] + place["h"]):
+def _list_cells(grid_position: dict[str, int]) -> Iterator[tuple[int, int]]:
+    for x in range(grid_position["x"], grid_position["x"] + grid_position["w"]):
+        for y in range(grid_position["y"], grid_position["y"] + grid_position["h"]):
             yield x, y
 
 
-def test_every_metric_is_told_about_in_the_guide() -> None:
-    guide = (PLACE / "README.md").read_text()
-    for name, family in families():
+def test_every_metric_is_documented_in_the_guide() -> None:
+    guide = (FOLDER / "README.md").read_text()
+    for name, family in iterate_families():
         assert f"`{name}`" in guide, name
         row = next(line for line in guide.splitlines() if line.startswith("|") and f"`{name}`" in line)
-        fields = {label.strip() for label in row.split("|")[2].split(",")} - {""}
-        assert fields == labels_of(family), name
+        labels = {label.strip() for label in row.split("|")[2].split(",")} - {""}
+        assert labels == get_labels(family), name
     documented_names = set(re.findall(r"`(jobs_\w+)`", guide))
-    assert documented_names == {name for name, _ in families()}
+    assert documented_names == {name for name, _ in iterate_families()}

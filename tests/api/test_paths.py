@@ -1,4 +1,4 @@
-"""Paths: with and without a slash, never by redirect, under any prefix."""
+"""Paths work with and without a slash, without redirects, under any prefix."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import pytest
 from django.test import Client, override_settings
 from django.urls import reverse
 
-from tests.api.routes import Route, absent, objects_of, routes
+from tests.api.routes import Route, absent_values, create_objects, list_routes
 from tests.factories import JobFactory
 from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
 
-EVERY = [pytest.param(route, id=str(route)) for route in routes()]
+ROUTES = [pytest.param(route, id=str(route)) for route in list_routes()]
 
 
-@pytest.mark.parametrize("route", EVERY)
+@pytest.mark.parametrize("route", ROUTES)
 def test_every_path_answers_the_same_with_and_without_a_slash(route: Route) -> None:
     api = ApiClient("admin", tenant=None)
 
-    def ask(path: str) -> Any:
+    def send(path: str) -> Any:
         return api.client.generic(route.method, path, b'{"x": 1}', "application/json", headers=api.headers)
 
-    bare = route.fill_path(absent()).rstrip("/")
+    bare = route.fill_path(absent_values()).rstrip("/")
     for append_slash in (True, False):
         with override_settings(APPEND_SLASH=append_slash):
-            without, slashed = ask(bare), ask(f"{bare}/")
+            without, slashed = send(bare), send(f"{bare}/")
         assert without.status_code == slashed.status_code not in (301, 302, 307, 308)
         assert without.headers["Content-Type"] == slashed.headers["Content-Type"]
 
@@ -54,7 +54,7 @@ def test_urls_have_stable_names() -> None:
 
 def test_a_path_param_is_never_a_lookup() -> None:
     api = ApiClient("admin")
-    objects_of("default")
+    create_objects("default")
     for job_id in ("*", "%2A", "..", "null", "undefined", "0"):
         assert api.get(f"/jobs/{job_id}").status_code == 404
 

@@ -1,4 +1,4 @@
-"""Whatever goes wrong is told as problem+json, and no more of it than is the caller's business."""
+"""Every error is answered as problem+json, without internal details."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.sample_app import job_types
 from tests.support.api_client import ApiClient
 from tests.support.commands import CHECKOUT
 
-assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
-BROKEN = override_settings(ROOT_URLCONF="tests.api.breaking_urls")
+WITH_FAILING_API = override_settings(ROOT_URLCONF="tests.api.breaking_urls")
 
 
-@BROKEN
+@WITH_FAILING_API
 @pytest.mark.parametrize("debug", [False, True])
 def test_an_unexpected_error_is_logged_under_an_id_and_never_leaked(
     caplog: pytest.LogCaptureFixture, debug: bool
@@ -45,7 +45,7 @@ def test_an_unexpected_error_is_logged_under_an_id_and_never_leaked(
     assert SECRET in str(record.exc_info[1])
 
 
-@BROKEN
+@WITH_FAILING_API
 @pytest.mark.parametrize("path", ["outage", "interface"])
 def test_a_database_that_does_not_answer_is_503_with_retry_after(path: str) -> None:
     response = Client().get(f"/broken/{path}")
@@ -55,8 +55,8 @@ def test_a_database_that_does_not_answer_is_503_with_retry_after(path: str) -> N
 
 
 def test_a_real_outage_is_503_on_every_kind_of_request(process_env: dict[str, str]) -> None:
-    """A process whose database refuses connections; under ATOMIC_REQUESTS, which would need one before the view."""
-    asking = """
+    """The database refuses connections, also under ATOMIC_REQUESTS, which connects before the view."""
+    script = """
 import django; django.setup()
 from django.conf import settings
 from django.test import Client
@@ -65,14 +65,14 @@ for atomic in (False, True):
     for headers, session in (({"authorization": "Bearer js_x"}, ""), ({}, "x" * 32)):
         client = Client()
         client.cookies["sessionid"] = session
-        for ask in (client.get, client.post):
-            answer = ask("/api/jobs", headers=headers)
-            print(answer.status_code, answer["Content-Type"], answer["Retry-After"])
+        for send in (client.get, client.post):
+            response = send("/api/jobs", headers=headers)
+            print(response.status_code, response["Content-Type"], response["Retry-After"])
     print(Client().get("/api/nowhere").status_code)
 """
     env = {**process_env, "DATABASE_URL": "postgres://nobody:x@127.0.0.1:1/none", "ALLOWED_HOSTS": "testserver"}
     result = subprocess.run(
-        [sys.executable, "-c", asking], env=env, cwd=CHECKOUT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script], env=env, cwd=CHECKOUT, capture_output=True, text=True, check=False
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines() == [*["503 application/problem+json 5"] * 4, "404"] * 2
@@ -94,16 +94,16 @@ def test_head_is_answered_like_get() -> None:
 
 
 @pytest.mark.django_db
-def test_answers_say_that_they_depend_on_credentials_and_are_private() -> None:
+def test_responses_vary_by_credentials_and_are_private() -> None:
     api = ApiClient("read")
     for response in (api.get("/jobs"), api.get("/jobs/x"), Client().get("/api/jobs")):
-        varies = {item.strip().lower() for item in response["Vary"].split(",")}
+        varies = {name.strip().lower() for name in response["Vary"].split(",")}
         assert {"authorization", "cookie", "x-api-key"} <= varies
     assert api.get("/jobs")["Cache-Control"] == "private, no-cache"
     assert api.get("/jobs/x")["Cache-Control"] == "no-store"
 
 
-@BROKEN
+@WITH_FAILING_API
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("host_wants_transactions", [False, True])
 def test_no_view_of_ours_runs_in_a_transaction_of_the_host(
@@ -112,20 +112,20 @@ def test_no_view_of_ours_runs_in_a_transaction_of_the_host(
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", host_wants_transactions)
     assert Client().get("/broken/atomic").json() == {"in_a_transaction": False}
     api = ApiClient("submit", "read")
-    made = api.post("/jobs", {"job_type": "tests.note", "params": {"text": "x"}})
-    assert made.status_code == 201
+    created = api.post("/jobs", {"job_type": "tests.note", "params": {"text": "x"}})
+    assert created.status_code == 201
     assert (
         api.post(
-            "/jobs/bulk", {"jobs": [made.json() and {"job_type": "tests.note", "params": {"text": "x"}}, {}]}
+            "/jobs/bulk", {"jobs": [created.json() and {"job_type": "tests.note", "params": {"text": "x"}}, {}]}
         ).status_code
         == 422
     )
     assert Job.objects.count() == 1
 
 
-@BROKEN
+@WITH_FAILING_API
 @pytest.mark.django_db
-def test_what_pydantic_refuses_is_told_in_our_form() -> None:
+def test_an_error_of_pydantic_has_the_form_of_our_problems() -> None:
     response = Client().get("/broken/typed/many")
     assert response.status_code == 422
     (error,) = response.json()["errors"]
@@ -134,7 +134,7 @@ def test_what_pydantic_refuses_is_told_in_our_form() -> None:
 
 
 @pytest.mark.django_db
-def test_an_answer_does_not_grow_with_the_mistake() -> None:
+def test_a_problem_does_not_grow_with_the_request() -> None:
     api = ApiClient("submit")
     for body in ({str(n) * 50: 1 for n in range(5000)}, {"x" * 500_000: 1}):
         refused = api.post("/jobs", body)
@@ -143,16 +143,16 @@ def test_an_answer_does_not_grow_with_the_mistake() -> None:
 
 
 @pytest.mark.django_db
-def test_details_speak_the_callers_language_and_codes_do_not() -> None:
+def test_details_are_translated_and_codes_are_not() -> None:
     document = Client().get("/api/jobs", headers={"Accept-Language": "de"}).json()
     assert document["code"] == "unauthorized"
 
 
 @pytest.mark.django_db
-def test_a_token_never_appears_in_an_answer_or_a_log(caplog: pytest.LogCaptureFixture) -> None:
-    _, written = tokens.create("robot", scopes=["read"])
-    client: Any = Client(headers={"Authorization": f"Bearer {written}"})
+def test_a_token_never_appears_in_a_response_or_a_log(caplog: pytest.LogCaptureFixture) -> None:
+    _, token_text = tokens.create("robot", scopes=["read"])
+    client: Any = Client(headers={"Authorization": f"Bearer {token_text}"})
     with caplog.at_level(logging.DEBUG):
-        answers = [client.get("/api/jobs"), client.post("/api/jobs"), client.get("/api/nowhere")]
-    assert not any(written in answer.content.decode() + str(answer.headers) for answer in answers)
-    assert written not in caplog.text
+        responses = [client.get("/api/jobs"), client.post("/api/jobs"), client.get("/api/nowhere")]
+    assert not any(token_text in response.content.decode() + str(response.headers) for response in responses)
+    assert token_text not in caplog.text

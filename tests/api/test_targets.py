@@ -1,4 +1,4 @@
-"""Targets over HTTP: looked at, shut, opened, and their jobs resumed."""
+"""Targets over HTTP: read, paused, unpaused, and their jobs resumed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def submit(target: str, tenant: str = "default") -> Job:
     return job_services.enqueue(NOTE, {"text": "a"}, target=target, tenant=tenant)
 
 
-def test_a_target_is_there_from_its_first_use() -> None:
+def test_a_target_exists_from_its_first_use() -> None:
     api = ApiClient("read")
     assert api.get("/targets/book-1").status_code == 404
     submit("book-1")
@@ -34,50 +34,54 @@ def test_a_target_is_there_from_its_first_use() -> None:
     assert api.get("/targets/book-1").json()["queued"] == 1
 
 
-def test_a_target_whose_jobs_wait_for_their_time_is_there_too() -> None:
+def test_a_target_whose_jobs_wait_for_their_time_exists_too() -> None:
     job_services.enqueue(NOTE, {"text": "a"}, target="later", not_before="2999-01-01T00:00:00Z")
     assert ApiClient("read").get("/targets/later").json()["queued"] == 0
 
 
-def test_a_target_says_who_holds_it_and_who_blocks_it() -> None:
+def test_a_target_names_its_holder_and_its_blocking_job() -> None:
     running = JobFactory.create(running=True, target="busy")
     failed = JobFactory.create(failed=True, target="broken")
     first = JobFactory.create(target="busy")
     for key in ("busy", "broken"):
         TargetFactory(key=key)
-    found = {target["key"]: target for target in ApiClient("read").get("/targets").json()["items"]}
+    targets_by_key = {target["key"]: target for target in ApiClient("read").get("/targets").json()["items"]}
 
-    assert (found["busy"]["holder"], found["busy"]["blocked_by"]) == (str(running.pk), None)
-    assert found["broken"]["holder"] == found["broken"]["blocked_by"] == str(failed.pk)
-    assert found["busy"]["queued"] == 1
-    assert found["busy"]["oldest_queued_at"] == first.created_at.isoformat().replace("+00:00", "Z")
-    assert found["broken"]["oldest_queued_at"] is None
+    assert (targets_by_key["busy"]["holder"], targets_by_key["busy"]["blocked_by"]) == (str(running.pk), None)
+    assert targets_by_key["broken"]["holder"] == targets_by_key["broken"]["blocked_by"] == str(failed.pk)
+    assert targets_by_key["busy"]["queued"] == 1
+    assert targets_by_key["busy"]["oldest_queued_at"] == first.created_at.isoformat().replace("+00:00", "Z")
+    assert targets_by_key["broken"]["oldest_queued_at"] is None
 
 
 def test_pausing_and_unpausing() -> None:
     api = ApiClient("operate", "read")
     paused = api.post("/targets/new/pause", {"reason": "spilled ink"})
     assert paused.status_code == 200
-    shown = paused.json()
-    assert (shown["paused"], shown["paused_by"], shown["reason"]) == (True, "tests", "spilled ink")
-    assert shown == api.get("/targets/new").json()
-    assert api.post("/targets/new/pause").json() == shown, "a repeated pause changes nothing"
-    opened = api.post("/targets/new/unpause").json()
-    assert (opened["paused"], opened["paused_at"], opened["reason"]) == (False, None, "")
+    target = paused.json()
+    assert (target["paused"], target["paused_by"], target["reason"]) == (True, "tests", "spilled ink")
+    assert target == api.get("/targets/new").json()
+    assert api.post("/targets/new/pause").json() == target, "a repeated pause changes nothing"
+    unpaused = api.post("/targets/new/unpause").json()
+    assert (unpaused["paused"], unpaused["paused_at"], unpaused["reason"]) == (False, None, "")
     assert api.post("/targets/new/unpause").status_code == 200
     assert api.post("/targets/unheard-of/unpause").status_code == 404
 
 
-def test_a_resume_continues_a_paused_job_and_follows_a_failed_one() -> None:
+def test_a_resume_continues_a_paused_job_and_retries_a_failed_one() -> None:
     api = ApiClient("operate")
     paused = JobFactory.create(paused=True, target="book-1")
     failed = JobFactory.create(failed=True, target="book-2")
     for slash in ("", "/"):
         job_services.pause(paused.pk) if slash else None
-        answer = api.post(f"/targets/book-1/jobs/{paused.pk}/resume{slash}", {"reason": "go on"})
-        assert (answer.status_code, answer.json()["id"], answer.json()["status"]) == (200, str(paused.pk), "QUEUED")
-    followed = api.post(f"/targets/book-2/jobs/{failed.pk}/resume/")
-    assert (followed.status_code, followed.json()["retry_of"]) == (201, str(failed.pk))
+        response = api.post(f"/targets/book-1/jobs/{paused.pk}/resume{slash}", {"reason": "go on"})
+        assert (response.status_code, response.json()["id"], response.json()["status"]) == (
+            200,
+            str(paused.pk),
+            "QUEUED",
+        )
+    retried = api.post(f"/targets/book-2/jobs/{failed.pk}/resume/")
+    assert (retried.status_code, retried.json()["retry_of"]) == (201, str(failed.pk))
 
 
 def test_a_resume_finds_only_jobs_of_that_target() -> None:
@@ -101,14 +105,14 @@ def test_every_tenant_has_targets_of_its_own() -> None:
     submit("shared", "one")
     submit("shared", "two")
     targets.pause("shared", tenant="one")
-    everywhere, one = ApiClient("read", "operate", tenant=None), ApiClient("read", "operate", tenant="one")
+    all_tenants, one = ApiClient("read", "operate", tenant=None), ApiClient("read", "operate", tenant="one")
 
-    assert [target["tenant"] for target in everywhere.get("/targets").json()["items"]] == ["one", "two"]
-    assert [target["tenant"] for target in everywhere.get("/targets?tenant=two").json()["items"]] == ["two"]
+    assert [target["tenant"] for target in all_tenants.get("/targets").json()["items"]] == ["one", "two"]
+    assert [target["tenant"] for target in all_tenants.get("/targets?tenant=two").json()["items"]] == ["two"]
     assert [target["tenant"] for target in one.get("/targets").json()["items"]] == ["one"]
     assert one.get("/targets?tenant=two").json()["items"] == []
-    assert everywhere.get("/targets/shared?tenant=two").json()["paused"] is False
-    assert everywhere.get("/targets/shared").status_code == 404, "nobody of tenant default uses it"
+    assert all_tenants.get("/targets/shared?tenant=two").json()["paused"] is False
+    assert all_tenants.get("/targets/shared").status_code == 404, "no job of tenant default uses it"
     assert one.get("/targets/shared").json()["paused"] is True
     assert one.get("/targets/shared?tenant=two").status_code == 404
     assert one.post("/targets/shared/pause?tenant=two").status_code == 404
@@ -126,14 +130,14 @@ def test_scopes() -> None:
 
 
 @pytest.mark.parametrize("key", ["a b", "ünïcode ✓", "100%", "a?b", "x" * 200, "..", "a+b", "a&b=c"])
-def test_any_key_can_be_asked_for(key: str) -> None:
+def test_any_key_can_be_read(key: str) -> None:
     submit(key)
     assert ApiClient("read").get(f"/targets/{quote(key, safe='')}").json()["key"] == key
     assert ApiClient("operate").post(f"/targets/{quote(key, safe='')}/pause").json()["key"] == key
 
 
 @pytest.mark.parametrize("key", ["x" * 201, "%00", "a%0Ab", "%20"])
-def test_a_key_that_cannot_be_one_is_no_target(key: str) -> None:
+def test_an_invalid_key_is_no_target(key: str) -> None:
     assert ApiClient("read").get(f"/targets/{key}").status_code == 404
     assert ApiClient("operate").post(f"/targets/{key}/pause").status_code in (404, 422)
     assert not Target.objects.exists()

@@ -1,4 +1,4 @@
-"""Templates over HTTP: kept, run, merged, refused."""
+"""Templates over HTTP: created, edited, run and deleted."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.sample_app import job_types
 from tests.support.api_client import ApiClient, read_error_locations
 
 pytestmark = pytest.mark.django_db
-ANYTHING = job_types.anything.name
-FULL: dict[str, Any] = {
+ANYTHING_TYPE = job_types.anything.name
+FULL_TEMPLATE: dict[str, Any] = {
     "name": "nightly",
-    "job_type": ANYTHING,
+    "job_type": ANYTHING_TYPE,
     "params": {"pages": 3, "paper": "A4"},
     "retry_policy": {"max_attempts": 2, "base_sec": 1.5, "max_sec": 60, "jitter": 0.5},
     "priority": "HIGH",
@@ -32,36 +32,36 @@ FULL: dict[str, Any] = {
 
 
 def create_template(api: ApiClient, **fields: Any) -> dict[str, Any]:
-    answer = api.post("/job-templates", {**FULL, **fields})
-    assert answer.status_code == 201, answer.content
-    document: dict[str, Any] = answer.json()
+    response = api.post("/job-templates", {**FULL_TEMPLATE, **fields})
+    assert response.status_code == 201, response.content
+    document: dict[str, Any] = response.json()
     return document
 
 
-def test_a_template_is_made_as_it_was_said() -> None:
+def test_a_template_is_created_with_the_submitted_fields() -> None:
     template = create_template(ApiClient())
-    assert {name: template[name] for name in FULL} == {**FULL, "priority": 75}
+    assert {name: template[name] for name in FULL_TEMPLATE} == {**FULL_TEMPLATE, "priority": 75}
     assert template["tenant"] == "default"
     assert JobTemplate.objects.get().name == "nightly"
 
 
-def test_what_a_template_does_not_say_is_null() -> None:
-    answer = ApiClient().post("/job-templates", {"name": "bare", "job_type": SAMPLE_TYPE})
-    template = answer.json()
-    unsaid = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units")
-    assert [template[name] for name in unsaid] == [None] * len(unsaid)
+def test_absent_fields_of_a_template_are_null() -> None:
+    response = ApiClient().post("/job-templates", {"name": "bare", "job_type": SAMPLE_TYPE})
+    template = response.json()
+    nullable = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units")
+    assert [template[name] for name in nullable] == [None] * len(nullable)
     assert template["retry_policy"] == dict.fromkeys(("max_attempts", "base_sec", "max_sec", "jitter"))
     assert (template["params"], template["tags"]) == ({}, [])
 
 
-def test_reading_takes_read_and_the_rest_takes_admin() -> None:
+def test_reading_requires_read_and_everything_else_admin() -> None:
     template = create_template(ApiClient())
     for scopes, status in ((("read",), 200), (("submit", "operate", "work"), 403)):
         assert ApiClient(*scopes).get(f"/job-templates/{template['id']}").status_code == status
         assert ApiClient(*scopes).get("/job-templates").status_code == status
     for scope in ("read", "submit", "operate", "work"):
         api = ApiClient(scope)
-        assert api.post("/job-templates", FULL).status_code == 403
+        assert api.post("/job-templates", FULL_TEMPLATE).status_code == 403
         assert api.patch(f"/job-templates/{template['id']}", {}).status_code == 403
         assert api.delete(f"/job-templates/{template['id']}").status_code == 403
         assert api.post(f"/job-templates/{template['id']}/run").status_code == (201 if scope == "submit" else 403)
@@ -75,7 +75,7 @@ def test_reading_takes_read_and_the_rest_takes_admin() -> None:
         ({"name": "x" * 201}, ["body", "name"]),
         ({"name": "two\nlines"}, ["body", "name"]),
         ({"job_type": None}, ["body", "job_type"]),
-        ({"job_type": "nobody.knows"}, ["body", "job_type"]),
+        ({"job_type": "unknown.type"}, ["body", "job_type"]),
         ({"params": []}, ["body", "params"]),
         ({"params": {"a": "\ud800"}}, ["body"]),
         ({"retry_policy": {"max_attempts": -1}}, ["body", "retry_policy", "max_attempts"]),
@@ -95,17 +95,17 @@ def test_reading_takes_read_and_the_rest_takes_admin() -> None:
         ({"id": str(uuid4())}, ["body", "id"]),
     ],
 )
-def test_a_wrong_field_is_named_and_nothing_is_kept(fields: dict[str, Any], loc: list[Any]) -> None:
-    answer = ApiClient().post("/job-templates", {**FULL, **fields})
-    assert read_error_locations(answer)[0][: len(loc)] == loc
+def test_a_wrong_field_is_named_and_nothing_is_stored(fields: dict[str, Any], loc: list[Any]) -> None:
+    response = ApiClient().post("/job-templates", {**FULL_TEMPLATE, **fields})
+    assert read_error_locations(response)[0][: len(loc)] == loc
     assert not JobTemplate.objects.exists()
 
 
 def test_params_may_be_incomplete_but_not_wrong() -> None:
     api = ApiClient()
     assert api.post("/job-templates", {"name": "a", "job_type": SAMPLE_TYPE, "params": {"times": 2}}).status_code == 201
-    answer = api.post("/job-templates", {"name": "b", "job_type": SAMPLE_TYPE, "params": {"times": "2"}})
-    assert read_error_locations(answer) == [["body", "params", "times"]]
+    response = api.post("/job-templates", {"name": "b", "job_type": SAMPLE_TYPE, "params": {"times": "2"}})
+    assert read_error_locations(response) == [["body", "params", "times"]]
     template = JobTemplate.objects.get()
     assert read_error_locations(api.patch(f"/job-templates/{template.pk}", {"params": {"nope": 1}})) == [
         ["body", "params", "nope"]
@@ -113,18 +113,18 @@ def test_params_may_be_incomplete_but_not_wrong() -> None:
     assert read_error_locations(api.post(f"/job-templates/{template.pk}/run")) == [["body", "params", "text"]]
 
 
-def test_a_name_is_taken_once_in_a_tenant() -> None:
-    everywhere = ApiClient(tenant=None)
-    create_template(everywhere)
-    assert everywhere.post("/job-templates", FULL).json()["code"] == "name_taken"
-    assert everywhere.post("/job-templates", FULL).status_code == 409
-    assert create_template(everywhere, tenant="other")["tenant"] == "other"
-    second = create_template(everywhere, name="second")
-    renamed = everywhere.patch(f"/job-templates/{second['id']}", {"name": "nightly"})
+def test_a_name_is_unique_in_a_tenant() -> None:
+    all_tenants = ApiClient(tenant=None)
+    create_template(all_tenants)
+    assert all_tenants.post("/job-templates", FULL_TEMPLATE).json()["code"] == "name_taken"
+    assert all_tenants.post("/job-templates", FULL_TEMPLATE).status_code == 409
+    assert create_template(all_tenants, tenant="other")["tenant"] == "other"
+    second = create_template(all_tenants, name="second")
+    renamed = all_tenants.patch(f"/job-templates/{second['id']}", {"name": "nightly"})
     assert (renamed.status_code, renamed.json()["code"]) == (409, "name_taken")
 
 
-def test_an_edit_changes_what_it_says_and_null_clears() -> None:
+def test_an_edit_changes_the_named_fields_and_null_clears() -> None:
     api = ApiClient()
     template = create_template(api)
     edited = api.patch(
@@ -134,46 +134,48 @@ def test_an_edit_changes_what_it_says_and_null_clears() -> None:
     assert edited["priority"] is edited["resource"] is edited["target"] is None
     assert (edited["tags"], edited["cost_units"], edited["name"]) == ([], 7, "nightly")
     assert edited["retry_policy"]["max_attempts"] is None
-    assert edited["params"] == FULL["params"]
+    assert edited["params"] == FULL_TEMPLATE["params"]
     assert read_error_locations(api.patch(f"/job-templates/{template['id']}", {"name": None})) == [["body", "name"]]
     assert read_error_locations(api.patch(f"/job-templates/{template['id']}", {"tenant": "x"})) == [["body", "tenant"]]
 
 
-def test_a_secret_is_masked_and_stays_when_it_comes_back_masked() -> None:
+def test_a_secret_is_masked_and_kept_when_it_comes_back_masked() -> None:
     api = ApiClient()
     template = create_template(api, params={"password": "hush", "pages": 3})
     assert template["params"] == {"password": MASK, "pages": 3}
     api.patch(f"/job-templates/{template['id']}", {"params": {**template["params"], "pages": 4}})
     assert JobTemplate.objects.get().params == {"password": "hush", "pages": 4}
-    copied = api.post("/job-templates", {**FULL, "name": "copy", "params": template["params"]})
+    copied = api.post("/job-templates", {**FULL_TEMPLATE, "name": "copy", "params": template["params"]})
     assert read_error_locations(copied) == [["body", "params", "password"]]
 
 
 def test_a_run_merges_params_key_by_key_and_lets_a_submission_win() -> None:
     api = ApiClient()
     template = create_template(api)
-    answer = api.post(f"/job-templates/{template['id']}/run", {"params": {"pages": 5}, "priority": 10, "tags": ["now"]})
-    job = answer.json()
+    response = api.post(
+        f"/job-templates/{template['id']}/run", {"params": {"pages": 5}, "priority": 10, "tags": ["now"]}
+    )
+    job = response.json()
 
-    assert answer.status_code == 201
+    assert response.status_code == 201
     assert job["params"] == {"pages": 5, "paper": "A4"}
     assert (job["priority"], job["tags"], job["resource"]) == (10, ["now"], "printer")
     assert (job["target"], job["token_limit"], job["cost_units"], job["max_retries"]) == ("book-1", 100, 5, 2)
     assert job["template"] == "nightly"
-    assert JobTemplate.objects.get().params == FULL["params"]
+    assert JobTemplate.objects.get().params == FULL_TEMPLATE["params"]
 
 
 def test_a_run_needs_no_body() -> None:
     api = ApiClient()
     template = create_template(api)
-    assert api.post(f"/job-templates/{template['id']}/run").json()["params"] == FULL["params"]
+    assert api.post(f"/job-templates/{template['id']}/run").json()["params"] == FULL_TEMPLATE["params"]
 
 
 @pytest.mark.parametrize(
     "body",
     [{"job_type": "x"}, {"template": "x"}, {"tenant": "default"}, {"status": "RUNNING"}, {"lease_token": "x"}],
 )
-def test_a_run_says_nothing_that_the_template_decides(body: dict[str, Any]) -> None:
+def test_a_run_cannot_override_the_type_template_or_tenant(body: dict[str, Any]) -> None:
     api = ApiClient()
     template = create_template(api)
     assert read_error_locations(api.post(f"/job-templates/{template['id']}/run", body)) == [["body", *body]]
@@ -184,18 +186,18 @@ def test_a_run_with_a_key_is_made_once() -> None:
     api = ApiClient()
     path = f"/job-templates/{create_template(api)['id']}/run"
     first = api.post(path, {"params": {"pages": 1}}, **{"Idempotency-Key": "k1"})
-    again = api.post(path, {"params": {"pages": 1}}, **{"Idempotency-Key": "k1"})
+    replay = api.post(path, {"params": {"pages": 1}}, **{"Idempotency-Key": "k1"})
     by_field = api.post(path, {"params": {"pages": 1}, "idempotency_key": "k1"})
     other = api.post(path, {"params": {"pages": 2}}, **{"Idempotency-Key": "k1"})
 
     assert "Idempotent-Replayed" not in first
-    assert again["Idempotent-Replayed"] == by_field["Idempotent-Replayed"] == "true"
-    assert first.json()["id"] == again.json()["id"] == by_field.json()["id"]
+    assert replay["Idempotent-Replayed"] == by_field["Idempotent-Replayed"] == "true"
+    assert first.json()["id"] == replay.json()["id"] == by_field.json()["id"]
     assert (other.status_code, other.json()["code"]) == (409, "idempotency_key_reused")
     assert Job.objects.count() == 1
 
 
-def test_a_template_that_is_in_use_stays() -> None:
+def test_a_template_in_use_cannot_be_deleted() -> None:
     api = ApiClient()
     template = create_template(api)
     job = api.post(f"/job-templates/{template['id']}/run").json()
@@ -208,7 +210,7 @@ def test_a_template_that_is_in_use_stays() -> None:
     assert api.get(f"/job-templates/{template['id']}").status_code == 404
 
 
-def test_a_template_of_a_schedule_stays() -> None:
+def test_a_template_of_a_schedule_cannot_be_deleted() -> None:
     template = JobTemplateFactory.create()
     ScheduleFactory(template=template, job_type="")
     refused = ApiClient().delete(f"/job-templates/{template.pk}")
@@ -217,25 +219,25 @@ def test_a_template_of_a_schedule_stays() -> None:
 
 
 @pytest.mark.parametrize("status", ["pending", "queued", "dispatching", "running", "paused"])
-def test_every_live_job_keeps_its_template(status: str) -> None:
+def test_a_template_of_a_live_job_cannot_be_deleted(status: str) -> None:
     template = JobTemplateFactory.create()
     JobFactory.create(template=template, **{status: True})
     assert ApiClient().delete(f"/job-templates/{template.pk}").status_code == 409
 
 
-def test_another_tenants_template_is_not_there() -> None:
+def test_another_tenants_template_is_404() -> None:
     foreign = JobTemplateFactory.create(tenant="theirs")
     api = ApiClient()
     absent = api.get(f"/job-templates/{uuid4()}")
     for path in (f"/job-templates/{foreign.pk}", "/job-templates/nonsense", f"/job-templates/{foreign.pk}"):
-        answer = api.get(path)
-        assert (answer.status_code, answer.content) == (404, absent.content)
+        response = api.get(path)
+        assert (response.status_code, response.content) == (404, absent.content)
     assert api.patch(f"/job-templates/{foreign.pk}", {"priority": 1}).status_code == 404
     assert api.delete(f"/job-templates/{foreign.pk}").status_code == 404
     assert api.post(f"/job-templates/{foreign.pk}/run").status_code == 404
     assert api.get("/job-templates").json()["items"] == []
     assert api.get("/job-templates?tenant=theirs").json()["items"] == []
-    assert api.post("/job-templates", {**FULL, "tenant": "theirs"}).status_code == 403
+    assert api.post("/job-templates", {**FULL_TEMPLATE, "tenant": "theirs"}).status_code == 403
     assert len(ApiClient(tenant=None).get("/job-templates?tenant=theirs").json()["items"]) == 1
 
 

@@ -1,4 +1,4 @@
-"""Tokens: kept as digests, used up to the minute, limited over all processes."""
+"""Tokens are stored as digests, record their last use once a minute, and share a rate limit over processes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from tests.support.api_client import ApiClient
 
 
 @pytest.mark.django_db
-def test_only_a_digest_and_a_prefix_are_kept() -> None:
-    token, written = tokens.create("robot")
-    assert token.digest == hashlib.sha256(written.encode()).hexdigest()
-    assert written.startswith(token.prefix)
-    assert len(written) > len(token.prefix) + 30
-    assert written not in str(ApiToken.objects.values()) + repr(token) + str(token)
-    assert tokens.create("robot")[1] != written
+def test_only_a_digest_and_a_prefix_are_stored() -> None:
+    token, token_text = tokens.create("robot")
+    assert token.digest == hashlib.sha256(token_text.encode()).hexdigest()
+    assert token_text.startswith(token.prefix)
+    assert len(token_text) > len(token.prefix) + 30
+    assert token_text not in str(ApiToken.objects.values()) + repr(token) + str(token)
+    assert tokens.create("robot")[1] != token_text
 
 
 @pytest.mark.django_db
 def test_a_token_is_found_by_an_index_in_one_statement() -> None:
-    _, written = tokens.create("robot")
-    with CaptureQueriesContext(connection) as asked:
-        assert tokens.find(written) is not None
-    (statement,) = asked
+    _, token_text = tokens.create("robot")
+    with CaptureQueriesContext(connection) as queries:
+        assert tokens.find(token_text) is not None
+    (statement,) = queries
     assert "digest" in statement["sql"]
 
 
@@ -43,19 +43,19 @@ def test_a_token_is_found_by_an_index_in_one_statement() -> None:
 def test_the_last_use_is_written_at_most_once_a_minute() -> None:
     api = ApiClient("read")
     assert api.get("/jobs").status_code == 200
-    used = ApiToken.objects.get().last_used_at
-    assert used is not None
+    last_used_at = ApiToken.objects.get().last_used_at
+    assert last_used_at is not None
     api.get("/jobs")
-    assert ApiToken.objects.get().last_used_at == used
+    assert ApiToken.objects.get().last_used_at == last_used_at
     ApiToken.objects.update(last_used_at=Now() - timedelta(seconds=61))
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         api.get("/jobs")
-    assert [statement["sql"].split()[0] for statement in asked].count("UPDATE") == 1
-    assert ApiToken.objects.get().last_used_at >= used  # type: ignore[operator]
+    assert [statement["sql"].split()[0] for statement in queries].count("UPDATE") == 1
+    assert ApiToken.objects.get().last_used_at >= last_used_at  # type: ignore[operator]
 
 
 @pytest.mark.django_db
-def test_expiry_is_judged_by_the_database() -> None:
+def test_expiry_is_decided_by_the_clock_of_the_database() -> None:
     api = ApiClient("read")
     for ahead, status in ((timedelta(minutes=1), 200), (timedelta(0), 401), (timedelta(days=-1), 401)):
         ApiToken.objects.update(expires_at=Now() + ahead)
@@ -66,24 +66,24 @@ def test_expiry_is_judged_by_the_database() -> None:
 def test_revoking_is_for_good_and_may_be_repeated() -> None:
     api = ApiClient("read")
     token = ApiToken.objects.get()
-    when = tokens.revoke(token.pk).revoked_at
-    assert tokens.revoke(token.pk).revoked_at == when is not None
+    revoked_at = tokens.revoke(token.pk).revoked_at
+    assert tokens.revoke(token.pk).revoked_at == revoked_at is not None
     assert api.get("/jobs").status_code == 401
     with pytest.raises(NotFound):
         tokens.revoke(JobFactory.build().pk)
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("given", [[], ["all"], ["read", "x"], "everything"])
-def test_scopes_are_known_words(given: Any) -> None:
+@pytest.mark.parametrize("scopes", [[], ["all"], ["read", "x"], "everything"])
+def test_unknown_scopes_are_refused(scopes: Any) -> None:
     with pytest.raises(InvalidInput):
-        tokens.create("robot", scopes=given)
+        tokens.create("robot", scopes=scopes)
 
 
 @pytest.mark.django_db
 def test_a_token_in_a_query_string_is_no_credential() -> None:
-    _, written = tokens.create("robot")
-    for query in (f"token={written}", f"access_token={written}", f"api_key={written}"):
+    _, token_text = tokens.create("robot")
+    for query in (f"token={token_text}", f"access_token={token_text}", f"api_key={token_text}"):
         assert Client().get(f"/api/jobs?{query}").status_code == 401
 
 
@@ -120,11 +120,11 @@ def test_the_rate_limit_holds_over_connections(settings: Any) -> None:
     settings.JOBSCHEDULER = {"API_RATE_LIMIT": 10}
     token, _ = tokens.create("robot")
 
-    def use(_: int) -> bool:
+    def count_request(_: int) -> bool:
         try:
             return tokens.count_request(token) is None
         finally:
             connections.close_all()
 
     with ThreadPoolExecutor(8) as threads:
-        assert sum(threads.map(use, range(40))) == 10
+        assert sum(threads.map(count_request, range(40))) == 10

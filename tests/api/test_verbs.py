@@ -1,4 +1,4 @@
-"""What a person does with a job over HTTP: the state it leads to, and 409 with what could be done instead."""
+"""Actions on a job over HTTP: the resulting state, and 409 with the allowed actions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.api_client import ApiClient
 from tests.support.snapshots import dump_tables, list_events
 
 pytestmark = pytest.mark.django_db
-assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def api() -> ApiClient:
         ("resolve", Status.FAILED, "FAILED"),
     ],
 )
-def test_a_verb_leads_where_the_map_says(api: ApiClient, verb: str, source: Status, target: str) -> None:
+def test_an_action_leads_to_the_documented_status(api: ApiClient, verb: str, source: Status, target: str) -> None:
     job = job_in(source, target="book-1")
     response = api.post(f"/jobs/{job.pk}/{verb}", {"reason": "why not"})
     assert response.status_code == 200, response.content
@@ -53,7 +53,7 @@ def test_a_verb_leads_where_the_map_says(api: ApiClient, verb: str, source: Stat
     assert document["blocks_target"] == (target == "PAUSED")
 
 
-def test_a_verb_takes_no_body_at_all(api: ApiClient) -> None:
+def test_an_action_needs_no_body(api: ApiClient) -> None:
     for content in (
         {},
         {"data": "", "content_type": "application/json"},
@@ -64,7 +64,7 @@ def test_a_verb_takes_no_body_at_all(api: ApiClient) -> None:
         assert response.status_code == 200, response.content
 
 
-def test_asking_again_changes_nothing(api: ApiClient) -> None:
+def test_a_repeated_request_changes_nothing(api: ApiClient) -> None:
     job = job_in(Status.RUNNING)
     first = api.post(f"/jobs/{job.pk}/cancel").json()
     before = dump_tables()
@@ -84,7 +84,7 @@ def test_a_wrong_state_says_which_and_what_is_allowed(api: ApiClient) -> None:
 
 
 @pytest.mark.parametrize("verb", ["retry", "resume"])
-def test_after_a_failure_a_new_job_is_made_and_answered(api: ApiClient, verb: str) -> None:
+def test_after_a_failure_a_new_job_is_created_and_returned(api: ApiClient, verb: str) -> None:
     job = job_in(Status.FAILED, target="book-1")
     response = api.post(f"/jobs/{job.pk}/{verb}")
     assert response.status_code == 201
@@ -92,7 +92,7 @@ def test_after_a_failure_a_new_job_is_made_and_answered(api: ApiClient, verb: st
     assert (document["retry_of"], document["attempt"], document["status"]) == (str(job.pk), 2, "QUEUED")
 
 
-def test_dec_007_a_retry_follows_the_tail_whichever_job_is_named(api: ApiClient) -> None:
+def test_dec_007_a_retry_follows_the_tail_of_the_chain_for_any_job_in_it(api: ApiClient) -> None:
     first = job_in(Status.FAILED)
     tail = job_in(Status.FAILED, retry_of=first, attempt=2)
     document = api.post(f"/jobs/{first.pk}/retry").json()
@@ -101,7 +101,7 @@ def test_dec_007_a_retry_follows_the_tail_whichever_job_is_named(api: ApiClient)
     assert (refused["code"], refused["tail_id"], refused["state"]) == ("live_tail", document["id"], "QUEUED")
 
 
-def test_a_retry_in_backoff_is_sent_off_with_200(api: ApiClient) -> None:
+def test_a_retry_in_backoff_is_run_now_with_200(api: ApiClient) -> None:
     first = job_in(Status.FAILED)
     waiting = JobFactory.create(retry_of=first, attempt=2, not_before=timezone.now() + timedelta(hours=1))
     response = api.post(f"/jobs/{first.pk}/retry")
@@ -110,10 +110,10 @@ def test_a_retry_in_backoff_is_sent_off_with_200(api: ApiClient) -> None:
 
 
 def test_fresh_drops_the_checkpoint(api: ApiClient) -> None:
-    for fresh, kept in ((True, None), (False, {"page": 3}), (None, {"page": 3})):
+    for fresh, checkpoint in ((True, None), (False, {"page": 3}), (None, {"page": 3})):
         job = job_in(Status.FAILED, checkpoint={"page": 3})
         document = api.post(f"/jobs/{job.pk}/retry", {"fresh": fresh}).json()
-        assert Job.objects.get(pk=document["id"]).checkpoint == kept
+        assert Job.objects.get(pk=document["id"]).checkpoint == checkpoint
 
 
 def test_a_run_is_retried_through_its_own_path(api: ApiClient) -> None:
@@ -128,21 +128,21 @@ def test_a_run_is_retried_through_its_own_path(api: ApiClient) -> None:
 def test_jobs_are_moved_within_their_priority(api: ApiClient) -> None:
     one, two, three = (JobFactory.create(position=n * 10_000) for n in range(3))
 
-    def order() -> list[Any]:
-        return [item["id"] for item in api.get("/jobs?order=queue").json()["items"]]
+    def list_queue() -> list[Any]:
+        return [job["id"] for job in api.get("/jobs?order=queue").json()["items"]]
 
     assert api.post(f"/jobs/{three.pk}/move", {"to": "top"}).status_code == 200
-    assert order() == [str(job.pk) for job in (three, one, two)]
+    assert list_queue() == [str(job.pk) for job in (three, one, two)]
     api.post(f"/jobs/{three.pk}/move", {"after": str(one.pk)})
-    assert order() == [str(job.pk) for job in (one, three, two)]
+    assert list_queue() == [str(job.pk) for job in (one, three, two)]
     api.post(f"/jobs/{two.pk}/move", {"before": str(three.pk), "after": None, "to": None, "reason": "urgent"})
-    assert order() == [str(job.pk) for job in (one, two, three)]
+    assert list_queue() == [str(job.pk) for job in (one, two, three)]
     api.post(f"/jobs/{one.pk}/move", {"to": "bottom"})
-    assert order() == [str(job.pk) for job in (two, three, one)]
+    assert list_queue() == [str(job.pk) for job in (two, three, one)]
     assert api.post(f"/jobs/{one.pk}/move", {"before": str(JobFactory.create(priority=1).pk)}).status_code == 409
 
 
-def test_a_job_is_not_moved_beside_one_of_another_tenant_nor_told_of_it(api: ApiClient) -> None:
+def test_moving_beside_a_job_of_another_tenant_is_answered_like_an_absent_one(api: ApiClient) -> None:
     job, theirs = JobFactory.create(), JobFactory.create(tenant="acme")
     foreign = api.post(f"/jobs/{job.pk}/move", {"before": str(theirs.pk)})
     absent = api.post(f"/jobs/{job.pk}/move", {"before": str(JobFactory.build().pk)})

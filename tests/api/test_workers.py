@@ -1,4 +1,4 @@
-"""Workers over HTTP: for those who look after all tenants."""
+"""Workers over HTTP: readable with a token of all tenants."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.support.api_client import ApiClient
 pytestmark = pytest.mark.django_db
 
 
-def test_a_worker_is_shown_as_it_last_said_it_was() -> None:
+def test_a_worker_is_shown_as_of_its_last_heartbeat() -> None:
     worker = WorkerFactory.create(name="w1", version="1.2", slots=4, busy=2, stuck=1, serves={"types": ["a"]})
-    (shown,) = ApiClient("read", tenant=None).get("/workers").json()["items"]
+    (document,) = ApiClient("read", tenant=None).get("/workers").json()["items"]
 
-    assert shown.pop("id") == str(worker.pk)
-    assert shown.pop("started_at").endswith("Z")
-    assert shown.pop("heartbeat_at").endswith("Z")
-    assert shown == {
+    assert document.pop("id") == str(worker.pk)
+    assert document.pop("started_at").endswith("Z")
+    assert document.pop("heartbeat_at").endswith("Z")
+    assert document == {
         "name": "w1",
         "host": "host-1",
         "pid": worker.pid,
@@ -32,7 +32,7 @@ def test_a_worker_is_shown_as_it_last_said_it_was() -> None:
     }
 
 
-def test_those_that_stopped_or_fell_silent_long_ago_are_gone() -> None:
+def test_workers_that_stopped_or_are_long_silent_are_not_listed() -> None:
     now = datetime.now(UTC)
     WorkerFactory(name="here")
     WorkerFactory(name="silent", heartbeat_at=now - timedelta(minutes=50))
@@ -47,7 +47,7 @@ def test_the_newest_come_first_and_pages_go_on() -> None:
     assert [worker["name"] for worker in ApiClient("read", tenant=None).list_all("/workers", 3)] == names[::-1]
 
 
-def test_it_takes_read_and_all_tenants() -> None:
+def test_the_list_requires_read_and_all_tenants() -> None:
     assert ApiClient("read", tenant="default").get("/workers").status_code == 403
     assert ApiClient("admin", tenant="default").get("/workers").status_code == 403
     assert ApiClient("submit", "operate", "work", tenant=None).get("/workers").status_code == 403

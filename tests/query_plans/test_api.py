@@ -22,7 +22,7 @@ from jobs.services import targets, tokens
 from jobs.states import EventKind
 from jobs.stats import live_counts
 from jobscheduler.api import api
-from tests.api.routes import objects_of, routes
+from tests.api.routes import create_objects, list_routes
 from tests.factories import (
     JobEventFactory,
     JobFactory,
@@ -47,7 +47,7 @@ FILTERS = (
 )
 ASKED = {"/api/schedules/preview": "?cron=0%203%20*%20*%20*"}  # what a path cannot do without
 GETS = [
-    *[f"{route.path}{ASKED.get(route.path, '')}" for route in routes() if route.is_safe],
+    *[f"{route.path}{ASKED.get(route.path, '')}" for route in list_routes() if route.is_safe],
     *[f"/api/jobs?{filters}" for filters in FILTERS],
     *[
         f"/api/job-runs?{filters}"
@@ -102,7 +102,7 @@ def scene(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
             "template_id": templates[0].pk,
             "group_id": group.pk,
         }
-        yield Scene(Values({**objects_of("default"), **known}), everywhere, of_one)
+        yield Scene(Values({**create_objects("default"), **known}), everywhere, of_one)
         live_counts.clear_cache()
         _clear()
 
