@@ -115,7 +115,8 @@ _FINISH = f"""
         FROM leased l
         WHERE j.id = l.id
         RETURNING l.token, l.reason, l.error, l.exit_code, l.artifacts, l.data, l.retry_in, l.retry_id, l.retried,
-                  j.status, j.created_at, j.position, j.attempt, j.checkpoint, j.id, {", ".join(f"j.{n}" for n in SUBMISSION_COLUMNS)}
+                  j.status, j.created_at, j.position, j.attempt, j.checkpoint, j.id,
+                  {", ".join(f"j.{n}" for n in SUBMISSION_COLUMNS)}
     ),
     run AS (
         UPDATE jobscheduler_jobrun r
@@ -158,11 +159,12 @@ _FINISH = f"""
 """
 
 
-# A retry is inserted by the statement that records its failure. A statement that inserts jobs sets up all their indexes,
-# even for no row: leaving the insert out where there is no retry saves 15 % of a turn with one slot.
+# A retry is inserted by the statement that records its failure. A statement that inserts jobs sets up all their
+# indexes, even for no row: leaving the insert out where there is no retry saves 15 % of a turn with one slot.
 _RETRY = f"""retry AS (
         INSERT INTO jobscheduler_job (
-            id, {", ".join(SUBMISSION_COLUMNS)}, status, gate, priority, position, created_at, not_before, hold, holds_lane,
+            id, {", ".join(SUBMISSION_COLUMNS)},
+            status, gate, priority, position, created_at, not_before, hold, holds_lane,
             idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(INITIAL_VALUES)})
         SELECT retry_id, {", ".join(SUBMISSION_COLUMNS)}, 'QUEUED', 1, base_priority, position, {NOW},
                {NOW} + retry_in * interval '1 second', false, lane_id IS NOT NULL,
@@ -173,7 +175,8 @@ _RETRY = f"""retry AS (
     ),
     """
 _RETRY_EVENTS = """UNION ALL
-            SELECT retry_of_id, 'RETRY_CREATED', 'FAILED', 'FAILED', '', NULL, jsonb_build_object('retried_by', id) FROM retry
+            SELECT retry_of_id, 'RETRY_CREATED', 'FAILED', 'FAILED', '', NULL, jsonb_build_object('retried_by', id)
+            FROM retry
             UNION ALL
             SELECT id, 'SUBMITTED', '', 'QUEUED', 'retry of ' || retry_of_id, NULL, NULL FROM retry"""
 FINISH = _FINISH.replace("{retry}", "").replace("{retry_events}", "")
@@ -229,7 +232,8 @@ _SQLITE_RETRY = f"""
     INSERT INTO jobscheduler_job (
         id, {", ".join(SUBMISSION_COLUMNS)}, status, gate, priority, position, created_at, not_before, hold, holds_lane,
         idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(INITIAL_VALUES)})
-    SELECT %s, {", ".join(SUBMISSION_COLUMNS)}, 'QUEUED', 1, base_priority, position, %s, %s, false, lane_id IS NOT NULL,
+    SELECT %s, {", ".join(SUBMISSION_COLUMNS)},
+           'QUEUED', 1, base_priority, position, %s, %s, false, lane_id IS NOT NULL,
            '', id, attempt + 1, checkpoint, {", ".join(INITIAL_VALUES.values())}
     FROM jobscheduler_job WHERE id = %s
     ON CONFLICT (retry_of_id) DO NOTHING

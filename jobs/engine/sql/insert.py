@@ -123,7 +123,8 @@ mark AS (
 )
 SELECT id, created_at, position, gate,
        CASE
-           WHEN gate <> {CLOSED} AND lane_id IS NOT NULL THEN pg_notify('{notifications.CHANNEL}', '{notifications.LANE}')::text
+           WHEN gate <> {CLOSED} AND lane_id IS NOT NULL
+               THEN pg_notify('{notifications.CHANNEL}', '{notifications.LANE}')::text
            WHEN gate <> {CLOSED} THEN pg_notify('{notifications.CHANNEL}', '{notifications.READY}')::text
        END
 FROM inserted

@@ -42,7 +42,7 @@ class PromotionResult(NamedTuple):
 
 
 def promote(connection: Any, limit: int) -> PromotionResult:
-    """Make exactly the first job of each free target ready, for the targets of the oldest marks. Call in a transaction."""
+    """Make exactly the first job of each free target ready, for the oldest marks. Call it in a transaction."""
     if db.is_sqlite(connection):
         return _promote_on_sqlite(connection, limit)
     ((marks, missing, mark_ids, targets, ready),) = execute(connection, _lock_marked(limit), None)
@@ -74,7 +74,8 @@ def _lock_marked(limit: int) -> str:
         SELECT id, lane_id FROM jobscheduler_lanemark ORDER BY id LIMIT {limit:d} FOR UPDATE SKIP LOCKED
     ),
     target AS MATERIALIZED (
-        SELECT id FROM jobscheduler_target WHERE id IN (SELECT lane_id FROM mark) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+        SELECT id FROM jobscheduler_target WHERE id IN (SELECT lane_id FROM mark)
+        ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
     ),
     ready AS MATERIALIZED (
         SELECT id FROM jobscheduler_job WHERE lane_id IN (SELECT id FROM target) AND gate = 3 FOR UPDATE SKIP LOCKED
@@ -174,7 +175,10 @@ def _promote_due(limit: int) -> str:
         UPDATE jobscheduler_job SET gate = CASE WHEN lane_id IS NULL THEN 3 ELSE 2 END, recheck_at = NULL
         WHERE id IN (SELECT id FROM due) RETURNING lane_id
     ),
-    mark AS (INSERT INTO jobscheduler_lanemark (lane_id) SELECT DISTINCT lane_id FROM promoted WHERE lane_id IS NOT NULL)
+    mark AS (
+        INSERT INTO jobscheduler_lanemark (lane_id)
+        SELECT DISTINCT lane_id FROM promoted WHERE lane_id IS NOT NULL
+    )
     SELECT count(*) FROM promoted
     """
 
@@ -217,7 +221,8 @@ def read_queue_state(connection: Any) -> QueueState:
 
 # The ORDER BY makes the planner search a ready job in the index.
 QUEUE_STATE = f"""
-    SELECT (SELECT extract(epoch FROM min(coalesce(recheck_at, not_before)) - {NOW}) FROM jobscheduler_job WHERE gate = 1),
+    SELECT (SELECT extract(epoch FROM min(coalesce(recheck_at, not_before)) - {NOW})
+            FROM jobscheduler_job WHERE gate = 1),
            EXISTS (SELECT 1 FROM jobscheduler_lanemark),
            (SELECT true FROM jobscheduler_job WHERE gate = 3 AND NOT remote
             ORDER BY priority DESC, position, created_at, id LIMIT 1) IS NOT NULL

@@ -29,7 +29,8 @@ def compact_rows(connection: Any, start: datetime, end: datetime, writer: str) -
 _GROUPED = ", ".join(KEY_COLUMNS[2:])
 _INSERT_SUMS = f"""
     {INSERT_INTO_ROLLUP}
-    SELECT %(start)s, %(writer)s, {_GROUPED}, {", ".join(f"sum({name})" for name in SUM_COLUMNS)} FROM gone GROUP BY {_GROUPED}
+    SELECT %(start)s, %(writer)s, {_GROUPED}, {", ".join(f"sum({name})" for name in SUM_COLUMNS)}
+    FROM gone GROUP BY {_GROUPED}
     {ADD_ON_CONFLICT}
 """
 _FINER_ROWS = f"""jobscheduler_jobminute
