@@ -1,4 +1,4 @@
-"""`states.refusal`: every action from every status, and with every fact that matters. No database."""
+"""`states.find_refusal`: every action from every status, and with every fact that matters. No database."""
 
 from __future__ import annotations
 
