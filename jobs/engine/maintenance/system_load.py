@@ -1,6 +1,6 @@
 """Measure the load of the machine into one row: hosts that share a queue decide by the same figures.
 
-The process that holds the measuring lease measures; if the row is stale, the process that needs the figures does.
+The process that holds the maintenance lease measures; if the row is stale, the process that needs the figures does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jobs.process_identity import ProcessIdentity
 logger = logging.getLogger("jobs.engine.maintenance.system_load")
 INTERVAL_SEC = 2.0
 FIRST_CPU_SAMPLE_SEC = 0.05
-STALE_SEC = 5 * INTERVAL_SEC  # also the length of the measuring lease
+STALE_SEC = 5 * INTERVAL_SEC  # also the length of the maintenance lease
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def run_round() -> str:
 
 
 def write_measurement() -> bool:
-    """Measure and write, if the measuring lease is ours or free. Return whether it was."""
+    """Measure and write, if the maintenance lease is ours or free. Return whether it was."""
     measurement = measure()
     with db.atomic():
         row = lock_row()
@@ -84,7 +84,7 @@ def lock_row() -> SystemSnapshot:
 
 
 def store_measurement(row: SystemSnapshot, measurement: Measurement) -> None:
-    """Write a measurement into the locked row, and take the measuring lease."""
+    """Write a measurement into the locked row, and take the maintenance lease."""
     bounds = {"quiet_load": conf.ADMISSION.quiet_load, "busy_load": conf.ADMISSION.busy_load}
     state = classify_load(measurement.load, measurement.cpu, measurement.memory, **bounds)
     now = get_now(row)
