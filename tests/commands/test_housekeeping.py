@@ -67,7 +67,7 @@ def test_as_a_process_recover_says_how_many(process_env: dict[str, str]) -> None
     assert run_process(process_env, "recover").out == "1 job recovered.\n"
 
 
-def test_tick_runs_every_duty_once_and_prints_its_word() -> None:
+def test_tick_runs_every_task_once_and_prints_its_result() -> None:
     create_expired_job(GONE)
 
     result = call("tick")
@@ -80,7 +80,7 @@ def test_tick_runs_every_duty_once_and_prints_its_word() -> None:
 
 
 @pytest.fixture
-def broken_duty() -> Iterator[None]:
+def broken_task() -> Iterator[None]:
     def fail() -> None:
         raise OperationalError("the disk is full\nand more")
 
@@ -89,8 +89,8 @@ def broken_duty() -> Iterator[None]:
     del runner._tasks["broken"]
 
 
-def test_a_duty_that_fails_is_one_line_and_exit_code_1_and_the_others_run(
-    broken_duty: None, caplog: pytest.LogCaptureFixture
+def test_a_task_that_fails_is_one_line_and_exit_code_1_and_the_others_run(
+    broken_task: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = JobFactory.create(dispatching=True, reserved_until=clock.now() - timedelta(minutes=1))
 
@@ -105,7 +105,7 @@ def test_a_duty_that_fails_is_one_line_and_exit_code_1_and_the_others_run(
     assert job.status == Status.QUEUED
 
 
-def test_as_a_process_tick_says_each_duty_s_word(process_env: dict[str, str]) -> None:
+def test_as_a_process_tick_prints_each_task_s_result(process_env: dict[str, str]) -> None:
     result = run_process({**process_env, "JOBSCHEDULER_RETENTION_DAYS": "30"}, "tick")
 
     assert result.code == 0

@@ -175,7 +175,7 @@ def veto_removal(*ids: UUID) -> Iterator[None]:
         retention.unregister_veto(veto)
 
 
-def test_a_keeper_keeps_the_whole_chain_and_the_whole_group() -> None:
+def test_a_veto_keeps_the_whole_chain_and_the_whole_group() -> None:
     create_ended_job(age=OLD)
     first = create_ended_job(age=OLD, failed=True)
     second = create_ended_job(age=OLD, retry_of=first)
@@ -324,7 +324,7 @@ def test_workers_and_leases_of_long_ago_go_too() -> None:
     assert (Worker.objects.get(), Lease.objects.get()) == (stays, open_lease)
 
 
-# ---------------------------------------------------------------------- what to say, and the duty
+# ---------------------------------------------------------------------- what it prints, and the maintenance task
 
 
 def test_how_old_must_be_said_unless_the_settings_do(settings: Any) -> None:
@@ -336,7 +336,7 @@ def test_how_old_must_be_said_unless_the_settings_do(settings: Any) -> None:
     assert call("prune").out == "Deleted or compacted: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"
 
 
-def test_the_duty_is_off_unless_the_settings_want_it(settings: Any) -> None:
+def test_the_task_is_off_unless_the_settings_want_it(settings: Any) -> None:
     create_ended_job(age=OLD)
     assert "retention: off" in call("tick").out
     assert Job.objects.count() == 1
@@ -347,7 +347,7 @@ def test_the_duty_is_off_unless_the_settings_want_it(settings: Any) -> None:
     assert retention.pause_sec() == retention.IDLE_SEC
 
 
-def test_a_round_of_the_duty_is_bounded_and_the_next_goes_on(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_of_the_task_is_bounded_and_the_next_goes_on(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
     monkeypatch.setattr(retention, "ROUND_SEC", -1.0)
     monkeypatch.setattr(retention, "BATCH_SIZE", 2)

@@ -61,10 +61,10 @@ def test_only_a_name_travels() -> None:
     assert (task["func"], task["args"], task["kwargs"]) == (django_q.TICK, (), {})
 
 
-def test_a_tick_runs_every_duty_each_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tick_runs_every_task_each_on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
-    def duty(name: str) -> runner.MaintenanceTask:
+    def make_task(name: str) -> runner.MaintenanceTask:
         def run() -> None:
             done.append(name)
             if name == "b":
@@ -72,15 +72,15 @@ def test_a_tick_runs_every_duty_each_on_its_own(monkeypatch: pytest.MonkeyPatch)
 
         return runner.MaintenanceTask(name, run, lambda: 1.0)
 
-    monkeypatch.setattr(runner, "list_tasks", lambda: [duty(name) for name in "abc"])
+    monkeypatch.setattr(runner, "list_tasks", lambda: [make_task(name) for name in "abc"])
     django_q.tick()
     assert sorted(done) == ["a", "b", "c"]
 
 
 def test_a_tick_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
-    duties = [runner.MaintenanceTask("slow", lambda: done.append(1), lambda: 1.0)] * 3
-    monkeypatch.setattr(runner, "list_tasks", lambda: duties)
+    tasks = [runner.MaintenanceTask("slow", lambda: done.append(1), lambda: 1.0)] * 3
+    monkeypatch.setattr(runner, "list_tasks", lambda: tasks)
     monkeypatch.setattr(django_q, "TICK_SEC", -1.0)
     django_q.tick()
     assert done == []

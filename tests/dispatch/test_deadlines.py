@@ -50,14 +50,14 @@ def test_what_is_late_ends_skipped_with_the_reason_and_without_a_run() -> None:
     assert (status(in_time), status(careless)) == (Status.QUEUED, Status.QUEUED)
 
 
-def test_it_is_a_duty_of_the_housekeeping() -> None:
+def test_it_is_a_maintenance_task() -> None:
     late = enqueue(LATE)
     runner.run_tasks()
     assert status(late) == Status.SKIPPED
 
 
 @pytest.mark.parametrize("limited", [None, "roomy", "tight", "policy"])
-def test_a_claim_never_starts_what_is_late_even_before_the_housekeeping(limited: str | None, settings: Any) -> None:
+def test_a_claim_never_starts_what_is_late_even_before_the_maintenance(limited: str | None, settings: Any) -> None:
     """On every way that a claim can go."""
     if limited == "roomy":
         ConcurrencyLimitFactory.create(scope="global", key="", max=50)
@@ -96,7 +96,7 @@ def test_whatever_it_waits_for_it_is_too_late(held: dict[str, Any]) -> None:
     assert status(late) == Status.SKIPPED
 
 
-def test_the_keeper_looks_again_when_the_next_deadline_passes() -> None:
+def test_the_check_runs_again_when_the_next_deadline_passes() -> None:
     check = DeadlineCheck()
     check.skip_late_jobs()
     assert check.pause_sec() == 15.0

@@ -69,10 +69,10 @@ def test_test_deliveries_are_deleted_by_their_own_age(configure: Settings) -> No
     old = WebhookMessageFactory.create(at=clock.now() - timedelta(days=40), event="webhook.test")
     WebhookDeliveryFactory.create(endpoint=endpoint, message=old)
     services.send_test(endpoint.pk)
-    duty = next(task for task in runner.list_tasks() if task.name == "webhook tests")
-    assert duty.run() == "off"
+    task = next(task for task in runner.list_tasks() if task.name == "webhook tests")
+    assert task.run() == "off"
     configure(RETENTION_DAYS=30)
-    assert duty.run() == 0  # still pending
+    assert task.run() == 0  # still pending
     WebhookDelivery.objects.update(status="FAILED", next_try_at=None)
-    assert duty.run() == 1
+    assert task.run() == 1
     assert [delivery.event for delivery in list_deliveries()] == ["webhook.test"]
