@@ -283,8 +283,8 @@ def test_nothing_is_half_done_when_a_fire_fails(monkeypatch: pytest.MonkeyPatch)
 
     create_due_schedule()
     before = dump_tables()
-    for name in ("insert_jobs", "advance_schedules"):
-        monkeypatch.setattr(firing, name, None)
+    for owner, name in ((firing.job_services, "insert_specs"), (firing, "advance_schedules")):
+        monkeypatch.setattr(owner, name, None)
         assert fire_due(NOON) == 0
         assert dump_tables() == before
         monkeypatch.undo()
