@@ -74,7 +74,10 @@ def test_stuck_slots_idle_slots_and_mixed_versions_are_named() -> None:
     worker(slots=3, stuck=2)
     worker(name="v", version="2")
     assert read_findings("warning", "workers") == "2 slots are stuck of several versions: 1, 2"
-    assert read_findings("warning", "limits") == "workers have 4 slots, the global limit is 1: the rest stay idle"
+    assert (
+        read_findings("warning", "limits")
+        == "workers have 4 slots, but the global limit is 1: the other slots stay idle"
+    )
 
 
 def test_a_lease_that_nobody_recovers_is_an_error() -> None:
