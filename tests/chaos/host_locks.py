@@ -75,7 +75,7 @@ def run_unordered(fleet: Fleet, chance: random.Random, *, rounds: int) -> SuiteR
 
     The host holds it for longer than any job takes. With one slot nothing else of the same worker ends first.
     """
-    found = run(fleet, chance, rounds=rounds, slots=1, held_sec=[1.1 * LONG_SEC], sabotage="one_transaction")
+    found = run(fleet, chance, rounds=rounds, slots=1, held_sec=[1.1 * LONG_SEC], sabotage="share_one_transaction")
     print(found)
     return SuiteReport(broken=[violation for violation in found.broken if "deadlock" in violation])
 

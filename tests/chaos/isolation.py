@@ -76,7 +76,7 @@ def run(
 
 def run_unguarded(fleet: Fleet, chance: random.Random, *, jobs: int, direct: int) -> SuiteReport:
     """Take the protection out. Both ways of asking must show; and under READ COMMITTED nothing does."""
-    load, kind = Load(jobs, direct, longest_sec=0.3), "unguarded_isolation"
+    load, kind = Load(jobs, direct, longest_sec=0.3), "keep_host_isolation"
     control, found = SuiteReport(), SuiteReport()
     run_case(control, fleet, chance, Case("both", "read committed"), load, kind)
     for way in WAYS:

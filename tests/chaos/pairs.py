@@ -19,7 +19,7 @@ SIDES = ("sample.left", "sample.right")  # a worker for each: both members of a 
 def run(fleet: Fleet, chance: random.Random, *, groups: int, sabotage: str = "", slots: int = SLOTS) -> SuiteReport:
     """With one slot on each side the members of a pair are alone in ending, and do so side by side."""
     verdict = SuiteReport()
-    sabotages = ",".join(filter(None, ["hear_groups", sabotage]))
+    sabotages = ",".join(filter(None, ["record_group_ends", sabotage]))
     how = {"settings": LONG_LEASE_SETTINGS, "sabotage": sabotages, "wait": False}
     fleet.wait_until_started(*[fleet.start(f"--types={side}", f"--concurrency={slots}", **how) for side in SIDES])
     began = time.monotonic()

@@ -39,7 +39,7 @@ def test_a_direct_call_runs_next_and_two_keep_their_order(fleet: Fleet, chance: 
 
 
 def test_a_queue_that_does_not_wait_for_direct_calls_is_noticed(fleet: Fleet, chance: random.Random) -> None:
-    verdict = direct.run(fleet, chance, rounds=3, sabotage="deaf_to_reservations")
+    verdict = direct.run(fleet, chance, rounds=3, sabotage="ignore_reservations")
     print(verdict)
     assert any("ran as" in violation for violation in verdict.broken)
 
@@ -62,7 +62,7 @@ def test_three_of_thirty_fit_in_a_hundred_however_many_workers(fleet: Fleet, cha
 
 @pytest.mark.pg_only  # on SQLite there is only one writer at a time: a count cannot grow old
 def test_a_capacity_that_is_counted_without_a_lock_is_exceeded(fleet: Fleet, chance: random.Random) -> None:
-    verdict = capacity.run(fleet, chance, jobs=60, sabotage="unlocked_admission")
+    verdict = capacity.run(fleet, chance, jobs=60, sabotage="skip_load_lock")
     print(verdict)
     assert any("at once" in violation for violation in verdict.broken)
 

@@ -18,11 +18,10 @@ from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.services import jobs as job_services
 from jobs.signals import group_finished
-from tests.races import sabotage
 from tests.races.claim import LEASE_SEC, JobClaimer
 from tests.races.fixtures import create_jobs
 from tests.races.parallel import SyncPoints
-from tests.support import executor
+from tests.support import executor, sabotage
 
 SLOTS = 4
 LATER_SEC = 3600
@@ -42,7 +41,7 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
 
 def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> dict[str, Any]:
     if plan["sabotage"]:
-        sabotage.take_the_guard_out()
+        sabotage.switch_on(["cancel_without_guard"])
     hammer = RandomVerbs(random.Random(f"{plan['seed']}/{index}"), plan["jobs"])
     group_finished.connect(hammer.hear)
     meeting.start.wait()

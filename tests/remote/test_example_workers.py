@@ -197,7 +197,7 @@ def test_answers_that_get_lost_are_asked_for_again_and_every_job_runs_once(crew:
 def test_where_a_repeated_call_is_not_known_as_one_s_own_a_lost_answer_costs_the_job(crew: RemoteWorkers) -> None:
     """The same with a server that forgets who started what: the job is given up, and runs again."""
     job_id = submit(max_retries=5)
-    with LossyProxy(crew.start_server(sabotage="forgetful"), lose_first_response_to("/start")) as proxy:
+    with LossyProxy(crew.start_server(sabotage="forget_repeated_starts"), lose_first_response_to("/start")) as proxy:
         crew.start_python_worker(proxy.url)
         wait_for_status(job_id, Status.FAILED, fleet=crew.fleet)
     assert get_event(job_id, EventKind.FAILED).data["cause"] == Cause.LEASE_EXPIRED

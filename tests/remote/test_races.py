@@ -96,7 +96,7 @@ def test_no_number_of_servers_and_pollers_exceeds_a_limit(crew: RemoteWorkers) -
 
 @pytest.mark.pg_only  # on SQLite there is only one writer at a time: a count cannot grow old
 def test_offers_that_are_counted_without_a_lock_exceed_it(crew: RemoteWorkers) -> None:
-    peak, _ = drain(crew, sabotage="unlocked_limits")
+    peak, _ = drain(crew, sabotage="skip_limit_locks")
     assert peak > LIMIT
 
 

@@ -1,4 +1,4 @@
-"""The sample app; in a process that was told to go wrong, it sees to that."""
+"""The sample app; it switches on the faults that SABOTAGE names."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ class SampleConfig(AppConfig):
         if wanted := os.environ.get("SABOTAGE"):
             from tests.support import sabotage
 
-            sabotage.begin(wanted.split(","))
+            sabotage.switch_on(wanted.split(","))

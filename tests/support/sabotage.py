@@ -1,6 +1,6 @@
-"""What a worker process can be made to do wrong (SABOTAGE=one,two): the judges of the tests must notice.
+"""Faults that a test switches on in a worker process (SABOTAGE=one,two); the checks of the test must notice them.
 
-Only children that a test starts are ever told; see `tests.sample_app.apps`.
+Only processes that a test starts read the variable; see `tests.sample_app.apps`.
 """
 
 from __future__ import annotations
@@ -19,81 +19,82 @@ from django.db.backends.signals import connection_created
 LATE_SEC = 20.0
 
 
-def begin(names: Sequence[str]) -> None:
+def switch_on(names: Sequence[str]) -> None:
     for name in names:
         KINDS[name]()
 
 
-def blind() -> None:
-    """Never notices that a lease is lost: only the database can still refuse what it writes."""
+def ignore_lost_leases() -> None:
+    """Ignore lost leases, so that only the database can still reject the results."""
     from jobs.engine.worker.running_jobs import RunningJob
 
+    assert callable(RunningJob.mark_lost)
     RunningJob.mark_lost = lambda self: None  # type: ignore[method-assign]
 
 
-def tokenless() -> None:
-    """Writes by id alone."""
-    connection_created.connect(_take_tokens_out, dispatch_uid="tokenless", weak=False)
+def write_without_tokens() -> None:
+    """Write by the id of the job alone, without its lease token."""
+    connection_created.connect(_drop_tokens, dispatch_uid="write_without_tokens", weak=False)
 
 
-def unlocked_limits() -> None:
-    """Counts what is active without locking the limits first."""
+def skip_limit_locks() -> None:
+    """Count active jobs without locking the limits first."""
     from jobs.engine.selection import limits
 
     def read_unlocked(connection: Any, *, all_rows: bool, lock: bool) -> Any:
         found = read(connection, all_rows=all_rows, lock=False)
         if lock:
-            time.sleep(0.05)  # what it counted grows old
+            time.sleep(0.05)  # the counts become outdated
         return found
 
     read, limits.read_limits = limits.read_limits, read_unlocked
 
 
-def backwards() -> None:
-    """Lets the last of each lane go first."""
-    connection_created.connect(_turn_lanes_around, dispatch_uid="backwards", weak=False)
+def reverse_targets() -> None:
+    """Make the last job of each target ready first."""
+    connection_created.connect(_reverse_order, dispatch_uid="reverse_targets", weak=False)
 
 
-def breathless() -> None:
-    """Stops its heartbeats with the first signal, as if nothing were running any more."""
+def stop_heartbeats_early() -> None:
+    """Stop the heartbeats with the first signal, although jobs are still running."""
     from jobs.engine.worker import WorkerLoop
 
-    orderly = WorkerLoop.stop
+    original_stop = WorkerLoop.stop
 
     def stop(self: WorkerLoop, *args: Any) -> None:
         self.heartbeat.end()
         self.watchdog.end()
-        orderly(self, *args)
+        original_stop(self, *args)
 
     WorkerLoop.stop = stop  # type: ignore[method-assign]
 
 
-def latecomer() -> None:
-    """The server that forks the processes of jobs is very long in coming."""
+def delay_forkserver() -> None:
+    """Start the server that forks the processes of jobs very late."""
     if sys.argv[0] == "-c":
         time.sleep(LATE_SEC)
 
 
-def unlocked_groups() -> None:
-    """Ends members of groups in a transaction, but without locking the group first."""
+def skip_group_locks() -> None:
+    """Record results of group members in a transaction, but without locking the group first."""
     from jobs import db
-    from jobs.engine import finish as ending
+    from jobs.engine import finish as finish_module
     from jobs.engine import groups
 
     def finish(ends: Sequence[Any], *, actor: Any) -> Any:
         with db.atomic():
             return finish_locked([replace(end, group_id=None) for end in ends], actor=actor)
 
-    def settle(job: Any) -> None:
-        settled(job)
-        _meet(job)  # both have looked, neither has committed: nobody has seen both ends
+    def on_member_finished(job: Any) -> None:
+        original(job)
+        _wait_for_other_member(job)  # both have read, neither has committed: no transaction sees both results
 
-    finish_locked, ending.finish = ending.finish, finish
-    settled, groups.on_member_finished = groups.on_member_finished, settle
+    finish_locked, finish_module.finish = finish_module.finish, finish
+    original, groups.on_member_finished = groups.on_member_finished, on_member_finished
 
 
-def _meet(job: Any) -> None:
-    """Wait, in the middle of its end, for the other member of the pair to be in the middle of its own."""
+def _wait_for_other_member(job: Any) -> None:
+    """Wait, before the commit, until the other member of the pair is before its commit, too."""
     from tests.sample_app.ledger import VARIABLE
 
     beside = f"{os.environ[VARIABLE]}-{job.group_id}"
@@ -104,38 +105,39 @@ def _meet(job: Any) -> None:
         time.sleep(0.005)
 
 
-def hear_groups() -> None:
-    """Nothing wrong: the end of each group is noted in the ledger once it is committed."""
+def record_group_ends() -> None:
+    """Record the end of each group in the ledger after its commit; this one is no fault."""
     from jobs.signals import group_finished
     from tests.sample_app.ledger import record
 
-    def hear(*, group_id: Any, **facts: Any) -> None:
+    def receive(*, group_id: Any, **facts: Any) -> None:
         record("group.finished", group=str(group_id), round=facts["round"])
 
-    group_finished.connect(hear, weak=False)
+    group_finished.connect(receive, weak=False)
 
 
-def forgetful() -> None:
-    """Does not know a remote worker's own start again when it is repeated."""
+def forget_repeated_starts() -> None:
+    """Treat a repeated start of a remote worker as the start of another worker."""
     from uuid import uuid4
 
     from jobs.engine.remote.starts import RemoteSlot
 
+    assert isinstance(RemoteSlot.owner, property)
     RemoteSlot.owner = property(lambda self: f"r:{self.api_token}:{self.worker}-{uuid4()}#{self.slot}")  # type: ignore[assignment]
 
 
-def deaf_to_reservations() -> None:
-    """Counts direct calls that run, and takes the next slot from those that wait."""
+def ignore_reservations() -> None:
+    """Count running direct calls, but give the slot that a waiting call has reserved to the queue."""
     from jobs.engine.selection import limits
 
-    def without_those_who_wait(**how: Any) -> Any:
-        return survey(**how)._replace(waiting=[])
+    def read_without_waiting(**options: Any) -> Any:
+        return read_usage(**options)._replace(waiting=[])
 
-    survey, limits.read_usage = limits.read_usage, without_those_who_wait
+    read_usage, limits.read_usage = limits.read_usage, read_without_waiting
 
 
-def unlocked_admission() -> None:
-    """Counts what is used without locking the snapshot first."""
+def skip_load_lock() -> None:
+    """Count costs in use without locking the row of the system load first."""
     from jobs.engine.maintenance import system_load
     from jobs.engine.selection import admission
     from jobs.models import SystemSnapshot
@@ -148,15 +150,16 @@ def unlocked_admission() -> None:
 
     def read_slowly() -> Any:
         found = costs()
-        time.sleep(0.1)  # what it counted grows old, also on a machine with other things to do
+        time.sleep(0.1)  # the counts become outdated, also on a busy machine
         return found
 
+    assert callable(system_load.lock_row)
     system_load.lock_row = read_unlocked
     costs, admission.count_costs = admission.count_costs, read_slowly
 
 
-def unguarded_isolation() -> None:
-    """Leaves every transaction at the isolation level that the host asks for, and takes its time under the lock."""
+def keep_host_isolation() -> None:
+    """Keep the isolation level of the host in every transaction, and hold the lock on the limits for longer."""
     from jobs import db
     from jobs.engine.selection import limits
     from jobs.engine.worker import worker
@@ -164,17 +167,20 @@ def unguarded_isolation() -> None:
     def read_slowly(connection: Any, *, all_rows: bool, lock: bool) -> Any:
         found = read(connection, all_rows=all_rows, lock=lock)
         if lock:
-            time.sleep(0.05)  # others come to wait for the lock; whoever counts after it loses nothing by that
+            time.sleep(0.05)  # other workers queue for the lock; a count that follows it is still exact
         return found
 
+    assert callable(worker.set_read_committed)
+    assert callable(db.use_own_connection)
+    assert callable(db._is_read_committed)
     worker.set_read_committed = lambda: None
     db.use_own_connection = lambda: None
     db._is_read_committed = lambda using: True
     read, limits.read_limits = limits.read_limits, read_slowly
 
 
-def one_transaction() -> None:
-    """Records results and waits for the limits in the same transaction."""
+def share_one_transaction() -> None:
+    """Record results and wait for the limits in one transaction."""
     from jobs import db
     from jobs.engine.worker import turn
 
@@ -185,31 +191,60 @@ def one_transaction() -> None:
     take, turn.take_turn = turn.take_turn, take_turn
 
 
-def keep_unknown_claims() -> None:
-    """Does not look, after a failed turn, for jobs that it may have claimed."""
+def skip_claim_recovery() -> None:
+    """Skip the search for jobs that a failed turn may have claimed."""
     from jobs.engine.worker.turn import TurnRunner
 
+    assert callable(TurnRunner.recover_claims)
     TurnRunner.recover_claims = lambda self: self.schedule.record_failed_turn()  # type: ignore[method-assign]
 
 
+def cancel_without_guard() -> None:
+    """Cancel without a lock: read the job, and later write whatever its status has become.
+
+    On SQLite the lock is the transaction that starts IMMEDIATE, which goes as well.
+    """
+    from contextlib import nullcontext
+    from unittest.mock import patch
+
+    from jobs import db
+    from jobs.engine import lifecycle, transitions
+    from jobs.models import Job
+
+    def write(job: Any, verb: str, target: Any, **fields: Any) -> None:
+        time.sleep(0.02)  # the status that was read becomes outdated
+        Job.objects.filter(pk=job.pk).update(status=target, **fields)
+
+    def cancel(*args: Any, **kwargs: Any) -> Any:
+        on_sqlite = db.connection().vendor == "sqlite"
+        no_transaction = patch.object(db, "atomic", nullcontext) if on_sqlite else nullcontext()
+        no_lock = patch.object(lifecycle, "lock_job", transitions.get_job)
+        no_guard = patch.object(transitions, "_update_if_unchanged", write)
+        with no_transaction, no_lock, no_guard:
+            return original_cancel(*args, **kwargs)
+
+    original_cancel, lifecycle.cancel = lifecycle.cancel, cancel
+
+
 KINDS: dict[str, Callable[[], None]] = {
-    "blind": blind,
-    "tokenless": tokenless,
-    "unlocked_limits": unlocked_limits,
-    "backwards": backwards,
-    "breathless": breathless,
-    "latecomer": latecomer,
-    "unlocked_groups": unlocked_groups,
-    "hear_groups": hear_groups,
-    "deaf_to_reservations": deaf_to_reservations,
-    "unlocked_admission": unlocked_admission,
-    "forgetful": forgetful,
-    "unguarded_isolation": unguarded_isolation,
-    "one_transaction": one_transaction,
-    "keep_unknown_claims": keep_unknown_claims,
+    "ignore_lost_leases": ignore_lost_leases,
+    "write_without_tokens": write_without_tokens,
+    "skip_limit_locks": skip_limit_locks,
+    "reverse_targets": reverse_targets,
+    "stop_heartbeats_early": stop_heartbeats_early,
+    "delay_forkserver": delay_forkserver,
+    "skip_group_locks": skip_group_locks,
+    "record_group_ends": record_group_ends,
+    "ignore_reservations": ignore_reservations,
+    "skip_load_lock": skip_load_lock,
+    "forget_repeated_starts": forget_repeated_starts,
+    "keep_host_isolation": keep_host_isolation,
+    "share_one_transaction": share_one_transaction,
+    "skip_claim_recovery": skip_claim_recovery,
+    "cancel_without_guard": cancel_without_guard,
 }
 
-# The same number of parameters, and always true.
+# Each replacement has the same number of parameters and is always true.
 TOKENS = (
     (re.compile(r'"jobscheduler_job"\."lease_token" = (%s\S*)'), r"\1 IS NOT NULL"),
     (re.compile(r"\blease_token = ANY\((%\(\w+\)s::uuid\[\])\)"), r"\1 IS NOT NULL"),
@@ -219,21 +254,21 @@ TOKENS = (
 )
 
 
-def _turn_lanes_around(*, connection: Any, **_: Any) -> None:
-    connection.execute_wrappers.append(_last_first)
+def _reverse_order(*, connection: Any, **_: Any) -> None:
+    connection.execute_wrappers.append(_execute_reversed)
 
 
-def _last_first(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+def _execute_reversed(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
     forwards = "ORDER BY b.priority DESC, b.position, b.created_at, b.id"
     backwards = "ORDER BY b.priority DESC, b.position DESC, b.created_at DESC, b.id DESC"
     return execute(sql.replace(forwards, backwards) if isinstance(sql, str) else sql, params, many, context)
 
 
-def _take_tokens_out(*, connection: Any, **_: Any) -> None:
-    connection.execute_wrappers.append(_without_tokens)
+def _drop_tokens(*, connection: Any, **_: Any) -> None:
+    connection.execute_wrappers.append(_execute_without_tokens)
 
 
-def _without_tokens(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
+def _execute_without_tokens(execute: Callable[..., Any], sql: str, params: Any, many: bool, context: Any) -> Any:
     if isinstance(sql, str) and "lease_token" in sql and not sql.lstrip().startswith("SELECT e.job_id"):
         for pattern, always in TOKENS:
             sql = pattern.sub(always, sql)

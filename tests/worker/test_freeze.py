@@ -20,7 +20,7 @@ from tests.support.worker_processes import (
     wait_until,
 )
 
-HONEST, BLIND, TOKENLESS = "", "blind", "blind,tokenless"
+NO_FAULT, NO_LEASE_CHECK, NO_TOKENS = "", "ignore_lost_leases", "ignore_lost_leases,write_without_tokens"
 KEPT = ("Job", "JobRun", "JobEvent", "JobLog", "JobMinute", "Target", "LaneMark")
 
 
@@ -29,7 +29,7 @@ def gate(tmp_path: Path) -> Path:
     return tmp_path / "gate"
 
 
-@pytest.mark.parametrize("worker", [HONEST, BLIND])
+@pytest.mark.parametrize("worker", [NO_FAULT, NO_LEASE_CHECK])
 def test_a_stale_worker_changes_nothing_after_the_retry_has_completed(fleet: Fleet, gate: Path, worker: str) -> None:
     stale, first = frozen_at_work(fleet, gate, worker)
     finish_the_retry(fleet, gate, first)
@@ -44,7 +44,7 @@ def test_a_stale_worker_changes_nothing_after_the_retry_has_completed(fleet: Fle
 
 
 def test_without_the_token_the_stale_worker_writes_into_a_recovered_job(fleet: Fleet, gate: Path) -> None:
-    stale, first = frozen_at_work(fleet, gate, TOKENLESS)
+    stale, first = frozen_at_work(fleet, gate, NO_TOKENS)
     finish_the_retry(fleet, gate, first)
     before = dump_job_rows()
 
@@ -55,7 +55,7 @@ def test_without_the_token_the_stale_worker_writes_into_a_recovered_job(fleet: F
 
 
 def test_a_stale_worker_cannot_end_the_stretch_of_its_successor(fleet: Fleet, gate: Path) -> None:
-    stale, first = frozen_at_work(fleet, gate, BLIND)
+    stale, first = frozen_at_work(fleet, gate, NO_LEASE_CHECK)
     resume_elsewhere(fleet, first)
     before = dump_job_rows()
 
@@ -72,7 +72,7 @@ def test_a_stale_worker_cannot_end_the_stretch_of_its_successor(fleet: Fleet, ga
 
 
 def test_without_the_token_the_stale_worker_ends_the_stretch_of_its_successor(fleet: Fleet, gate: Path) -> None:
-    stale, first = frozen_at_work(fleet, gate, TOKENLESS)
+    stale, first = frozen_at_work(fleet, gate, NO_TOKENS)
     resume_elsewhere(fleet, first)
 
     wake(fleet, stale, first)

@@ -20,14 +20,14 @@ def test_four_workers_keep_lanes_in_order_and_every_limit(fleet: Fleet, chance: 
 def test_limits_that_are_counted_without_a_lock_are_exceeded(fleet: Fleet, chance: random.Random) -> None:
     often = {**LONG_LEASE_SETTINGS, "POLL_SEC": 0.02}
     verdict = many_workers.run(
-        fleet, chance, jobs=150, lanes=40, longest_sec=0.1, settings=often, sabotage="unlocked_limits"
+        fleet, chance, jobs=150, lanes=40, longest_sec=0.1, settings=often, sabotage="skip_limit_locks"
     )
     print(verdict)
     assert any("are allowed" in violation for violation in verdict.broken)
 
 
 def test_lanes_that_run_backwards_are_noticed(fleet: Fleet, chance: random.Random) -> None:
-    verdict = many_workers.run(fleet, chance, jobs=60, lanes=3, sabotage="backwards")
+    verdict = many_workers.run(fleet, chance, jobs=60, lanes=3, sabotage="reverse_targets")
     print(verdict)
     assert any("not in the order" in violation for violation in verdict.broken)
 

@@ -54,7 +54,7 @@ def test_a_job_that_stops_is_handed_back_and_goes_on_elsewhere_in_the_same_run(f
 
 def test_a_job_whose_process_is_long_in_coming_is_handed_back_and_never_begun(fleet: Fleet) -> None:
     hasty = {**LONG_LEASE_SETTINGS, "SHUTDOWN_GRACE_SEC": 0.2}
-    leaving = fleet.start("--executor=process", settings=hasty, sabotage="latecomer")
+    leaving = fleet.start("--executor=process", settings=hasty, sabotage="delay_forkserver")
     made = job_services.enqueue("sample.noop")
     wait_for_status(made.pk, Status.RUNNING, fleet=fleet)
     leaving.terminate()
@@ -79,7 +79,7 @@ def test_heartbeats_go_on_until_the_last_handler_has_ended(fleet: Fleet) -> None
 
 
 def test_a_worker_whose_heartbeats_stop_with_the_signal_loses_its_job(fleet: Fleet) -> None:
-    _, held = leave_for_longer_than_a_lease(fleet, sabotage="breathless")
+    _, held = leave_for_longer_than_a_lease(fleet, sabotage="stop_heartbeats_early")
     assert wait_for_status(held, Status.COMPLETED, Status.FAILED, fleet=fleet).status == Status.FAILED
 
 

@@ -54,6 +54,6 @@ def test_results_are_recorded_once_whether_or_not_their_commit_was_answered(
 def test_claims_whose_commit_was_not_answered_stay_when_nobody_hands_them_back(
     fleet: Fleet, chance: random.Random
 ) -> None:
-    verdict = commit_cuts.run(fleet, chance, cuts=40, back_sec=15, sabotage="keep_unknown_claims")
+    verdict = commit_cuts.run(fleet, chance, cuts=40, back_sec=15, sabotage="skip_claim_recovery")
     print(verdict)
     assert any("nobody runs it" in violation for violation in verdict.broken)
