@@ -25,7 +25,7 @@ NOTE = {"priority": "50", "not_before": "", "deadline_at": "", "params": '{"text
 
 
 def read_form(client: Client, job: Job) -> dict[str, str]:
-    """What the page would post if nobody touched it, with what it remembers of that."""
+    """Return the fields that the untouched page would post, with its hidden initial values."""
     page: Any = client.get(url(job))
     found = {}
     for field in page.context["form"]:

@@ -1,4 +1,4 @@
-"""The console on an AdminSite of somebody's own."""
+"""The console on an AdminSite of the host."""
 
 from __future__ import annotations
 

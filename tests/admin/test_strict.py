@@ -1,4 +1,4 @@
-"""The operators' pages under a strict policy, and on a site of somebody's own: nothing inline, no way out of it."""
+"""The operators' pages under a strict policy, and on an AdminSite of the host: nothing inline, no link out of it."""
 
 from __future__ import annotations
 

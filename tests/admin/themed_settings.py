@@ -1,4 +1,4 @@
-"""The settings of the suite, in a site whose admin has somebody's theme: THEME says whose."""
+"""The settings of the suite in a site whose admin has a theme; THEME names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default site, and one of somebody's own beside it that shows only jobs and groups."""
+"""The default AdminSite, and one of the host beside it that shows only jobs and groups."""
 
 from __future__ import annotations
 

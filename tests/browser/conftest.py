@@ -1,4 +1,4 @@
-"""One Chromium for all of these tests, and a window of its own for each, logged in as somebody."""
+"""One Chromium for all of these tests, and a logged-in browser context for each test."""
 
 from __future__ import annotations
 

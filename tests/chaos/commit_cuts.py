@@ -28,7 +28,7 @@ from tests.support.ledger import find_overlaps
 from tests.support.worker_processes import FAST_SETTINGS, Fleet, wait_until_all_ended
 
 WORKERS, SLOTS, LANES = 2, 4, 6
-# A lease is so long that a claim nobody hands back is noticed, not recovered.
+# A lease is so long that a lost claim is noticed by the checks instead of recovered.
 SETTINGS = {**FAST_SETTINGS, "LEASE_SEC": 120, "HEARTBEAT_SEC": 0.5, "POLL_SEC": 0.2, "RETRY_BASE_SEC": 0}
 LIMITED = {**SETTINGS, "LIMITS": {"global": 6}}
 BACK_SEC = 40.0

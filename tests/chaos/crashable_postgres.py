@@ -60,7 +60,7 @@ def server(*settings: str) -> Iterator[Server]:
 
 
 class Wire:
-    """Forwards bytes to a port, until it is cut (peers are told) or goes dead (nobody is told, nothing arrives)."""
+    """Forward bytes to a port, until it is cut (peers see the end) or goes dead (nothing arrives any more)."""
 
     def __init__(self, port: int) -> None:
         self.target = port

@@ -36,7 +36,7 @@ LIMITS = (("global", ""), ("job_type", "sample.sleepy"), ("job_type", "sample.wo
 ENOUGH, BATCH, LANES = 30, 20, 6
 LONG_SEC = 2.0  # a host that holds its locks for longer sees each job end meanwhile
 HELD_SEC = (0.0, 0.01, 0.03, 0.3)  # how long the host may take between the two
-SLOWEST_SEC = 5.0  # nobody waits for longer than others' short transactions
+SLOWEST_SEC = 5.0  # no transaction waits for longer than the short ones of others
 ABNORMAL = ("deadlock", "rolled back", "lost the leases", "not recorded", "cannot be reached")
 
 

@@ -68,7 +68,9 @@ class Storm:
     freezes: int = 0
 
     def rage(self, seconds: float) -> None:
-        warden = self.fleet.start("--name=warden", "--types=sample.add", wait=False)  # never hurt: somebody must sweep
+        warden = self.fleet.start(
+            "--name=warden", "--types=sample.add", wait=False
+        )  # never killed: one worker must recover leases
         crew = [self.start(f"crew-{number}") for number in range(WORKERS)]
         self.fleet.wait_until_started(warden, *crew)
         end = time.monotonic() + seconds

@@ -97,7 +97,7 @@ def main(text: str) -> None:
     plan = json.loads(text)
     if plan["sabotage"]:
         take_the_guards_out()
-    clock, stop = FORK.RawValue("d", BEGIN.timestamp()), FORK.RawValue("b", 0)  # no locks: whoever holds one may die
+    clock, stop = FORK.RawValue("d", BEGIN.timestamp()), FORK.RawValue("b", 0)  # no locks: their holder may be killed
     crew = [_start(clock, stop) for _ in range(plan["schedulers"])]
     kills = _rage(crew, clock, stop, plan)
     _await_all_fired(BEGIN + timedelta(minutes=plan["minutes"]))
@@ -131,7 +131,7 @@ def _start(clock: Any, stop: Any) -> Any:
 
 
 def _fire_on(clock: Any, stop: Any) -> None:
-    """As a housekeeper does: whoever waited too long for a lock comes back."""
+    """Tick again after a lock timeout, as the maintenance thread does."""
     die_with_parent()
     from jobs.outages import OUTAGE_ERRORS
     from schedules.firing import fire_due
@@ -145,7 +145,7 @@ def _fire_on(clock: Any, stop: Any) -> None:
 
 
 def die_with_parent() -> None:
-    """Whoever is killed takes along what it has started."""
+    """Kill a process with all that it has started."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""`manage.py prune`: whole chains and whole groups go, and nothing that anybody may still need."""
+"""`manage.py prune`: whole chains and whole groups go, and nothing that may still be needed."""
 
 from __future__ import annotations
 

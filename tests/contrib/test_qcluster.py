@@ -85,7 +85,7 @@ def test_a_qcluster_fires_schedules_and_recovers_orphans_and_stopping_it_loses_n
     assert not Task.objects.exists()  # it keeps no record of ticks
 
     seen = len(list_fire_times(row))
-    Schedule.objects.update(next_fire_at=timezone.now() - timedelta(hours=1))  # it came due while nobody looked
+    Schedule.objects.update(next_fire_at=timezone.now() - timedelta(hours=1))  # it came due while no scheduler ran
     Theirs.objects.update(next_run=timezone.now())
     with qcluster(process_env, tmp_path) as log:
         wait_until(lambda: len(list_fire_times(row)) > seen, STORY_SEC, lambda: log.read_text())

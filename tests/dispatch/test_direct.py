@@ -154,7 +154,7 @@ def test_a_slot_is_held_for_as_long_as_its_block_runs() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_inside_a_transaction_of_the_caller_it_is_refused() -> None:
-    """Nobody would see the reservation, and the limits would stay locked until the caller is done."""
+    """No other transaction would see the reservation, and the limits would stay locked until the caller commits."""
     with transaction.atomic(), pytest.raises(InvalidOperationError):
         direct.run("direct.echo")
     assert not Lease.objects.exists()

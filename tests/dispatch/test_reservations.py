@@ -1,4 +1,4 @@
-"""The next slot: what runs goes on, direct calls keep their order, the queue waits, and nobody dead holds it."""
+"""The next slot: running jobs go on, direct calls keep their order, the queue waits, a dead process holds no slot."""
 
 from __future__ import annotations
 

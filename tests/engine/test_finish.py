@@ -1,4 +1,4 @@
-"""The end of a job: one transaction, fenced by the lease, and the same whoever asks twice."""
+"""The result of a job: one transaction, fenced by the lease, and the same when it is reported twice."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def assert_same(found: Written, expected: Written) -> None:
 
 @pytest.mark.parametrize("subscribed", [(), ("*",), ("job.completed", "job.failed"), ("job.started",)], ids=str)
 def test_results_and_claims_write_the_same_rows_in_every_form(subscribed: tuple[str, ...]) -> None:
-    """Whoever is subscribed."""
+    """Record results under any subscriptions."""
     ends = a_scene(lanes=False)
     for tenant in ("default", "other") if subscribed else ():
         webhooks.create("https://example.com/hook", list(subscribed), tenant=tenant)

@@ -1,4 +1,4 @@
-"""DEC-011: by default one job runs at a time, whoever asks; the limit is the operator's to change."""
+"""DEC-011: by default one job runs at a time; the limit is the operator's to change."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_every_trigger_is_in_the_migrated_database() -> None:
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("table", REPLACEABLE)
 def test_a_row_cannot_be_replaced_past_the_triggers(table: str) -> None:
-    """SQLite's INSERT OR REPLACE deletes the old row without asking anybody."""
+    """SQLite's INSERT OR REPLACE deletes the old row without running triggers."""
     JobFactory.create(completed=True, in_group=True)
     execute(
         "INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, reason, actor_kind, actor_name)"

@@ -1,4 +1,4 @@
-"""The story of the wheel in somebody else's site: what the guide says is written into it, and all of it works.
+"""The wheel in a host site: the steps of the guide are applied to it, and everything works.
 
 Told by the suite on its own Python, and by `make matrix` on every Django and Python.
 """

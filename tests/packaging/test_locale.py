@@ -1,4 +1,4 @@
-"""What we say can be said in German, all of it, and is, to whoever asks for it."""
+"""Every text can be translated, has a German translation, and is shown in German on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The built wheel, at home in somebody else's site."""
+"""The built wheel, installed in a host site."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ TABLES = tuple(f"jobscheduler_{name}" for name in ("job", "jobrun", "jobevent", 
 TYPES = (SAMPLE_TYPE, "tests.anything", "crowd.mail", "crowd.report")
 TENANTS = ("default", "default", "default", "other")
 A_HUNDRED = 100
-A_TARGET = 100  # jobs, of a tenth of all targets; nobody uses the others
+A_TARGET = 100  # jobs, of a tenth of all targets; the others have none
 MONTH_MS = 30 * 86_400_000
 KINDS = 4 * len(TENANTS)  # after so many rows, types and tenants repeat
 
@@ -65,7 +65,7 @@ class LargeTables:
         self._learn("ANALYZE jobscheduler_job")  # else foreign keys are looked up as they were in an empty table
 
     def _learn(self, statement: str) -> None:
-        if not self.is_sqlite:  # which nobody gives statistics
+        if not self.is_sqlite:  # SQLite has no statistics here
             with self.connection.cursor() as cursor:
                 cursor.execute(statement)
 

@@ -70,7 +70,7 @@ def urls(crowd: LargeTables) -> list[str]:
 
 
 def found_in_history(sql: str) -> list[str]:
-    """Completed jobs are what history is made of: whoever looks for 10,000 of them by id has soon found them."""
+    """Find full scans; a search for 10,000 completed jobs by id is none, because most rows of the history match."""
     return [] if "\"status\" = 'COMPLETED'" in sql else walks(sql)
 
 

@@ -65,7 +65,7 @@ LISTS = [
 
 
 class Values(dict[str, Any]):
-    """What the paths name; what nobody has made is absent, and that is answered in few statements, too."""
+    """Values of the path parameters; a missing one becomes an unknown id, which takes few statements, too."""
 
     def __missing__(self, name: str) -> str:
         return str(uuid4())
@@ -119,7 +119,7 @@ def _clear() -> None:
 
 
 def _clear_sqlite(cursor: Any, tables: list[str]) -> None:
-    """Its triggers let nobody delete what is kept for good."""
+    """Delete all rows without the triggers that forbid deletion."""
     cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND sql LIKE '%DELETE ON%'")
     triggers = cursor.fetchall()
     with transaction.atomic():

@@ -196,7 +196,7 @@ def _forgotten(live: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def places(world: DatabaseState) -> Iterator[str]:
-    """In a sequential group nobody is let go before an earlier place has ended, nor beside another that has begun.
+    """In a sequential group no member is released before an earlier one has ended, nor beside another that has begun.
 
     The retry that a failure makes by itself goes on with the turn of its place; a person may let go whatever has no
     predecessor.

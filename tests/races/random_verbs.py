@@ -137,7 +137,7 @@ class RandomVerbs:
             self._forget_lease(job_id, verdict)
 
     def obey(self) -> None:
-        """Nobody may have asked: then nothing happens."""
+        """Stop a running job; without a stop request nothing happens."""
         held = self._one_held()
         verdict = stop(held.job_id, held.token, actor=self.actor)
         if verdict == FinishStatus.DONE:
@@ -148,7 +148,7 @@ class RandomVerbs:
         self._forget_lease(held.job_id, hand_back(held.job_id, held.token, actor=self.actor, reason="going away"))
 
     def lie(self) -> None:
-        """A token that never was, for a job that somebody holds."""
+        """Report a result under an unknown token for a running job."""
         held = self._one_held()
         result = JobResult(held.job_id, uuid4(), Completed(), held.group_id)
         self._require(finish([result], actor=self.actor)[held.job_id])

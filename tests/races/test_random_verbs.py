@@ -35,7 +35,7 @@ def test_random_verbs_of_eight_processes_take_only_legal_moves(process_env: dict
 
 
 def test_random_verbs_break_the_trail_once_a_move_has_no_guard(process_env: dict[str, str], seed: str) -> None:
-    for attempt in range(3):  # nearly always the first shows it, but nobody can force two processes to collide
+    for attempt in range(3):  # nearly always the first shows it, but a collision cannot be forced
         crowd = run_parallel(
             process_env, "random_verbs", processes=PROCESSES, turns=120, seed=f"{seed}/{attempt}", sabotage=True
         )

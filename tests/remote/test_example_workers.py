@@ -164,7 +164,7 @@ def test_a_worker_that_is_cut_off_stops_by_itself(crew: RemoteWorkers, tmp_path:
     wait_until(lambda: has_started(crew, job_id), what=crew.logs)
     crew.programs[0].kill()
     wait_until(lambda: "the lease is lost" in there.output, what=crew.logs)
-    assert get_job(job_id).status == Status.RUNNING  # nobody was there to recover it
+    assert get_job(job_id).status == Status.RUNNING  # no worker was there to recover it
 
 
 @each_example

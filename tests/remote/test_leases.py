@@ -70,7 +70,7 @@ def recover_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
 
 
 def retaken(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
-    """Handed back, and started again by somebody else."""
+    """Release the lease; another worker starts the job again."""
     lease = remote.start_new_job()
     remote.release(lease, hand_back=True)
     other = RemoteClient(remote.api, worker="indexer-2")

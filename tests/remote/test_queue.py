@@ -103,7 +103,7 @@ def test_a_job_in_any_state_is_shown_in_the_words_of_addons(remote: RemoteClient
     shown = remote.api.get(f"{QUEUE}/jobs/{there.pk}").json()
     assert set(shown) == set(IntentOut.model_fields)
     assert shown["state"] == WORDS[status]
-    assert shown["lease_id"] is None  # nobody's business but a local worker's
+    assert shown["lease_id"] is None  # only the local worker knows it
 
 
 def test_a_start_has_the_documented_fields(remote: RemoteClient) -> None:

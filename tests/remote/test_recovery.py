@@ -1,4 +1,4 @@
-"""What becomes of leases that nobody keeps, and of jobs that run for too long."""
+"""Leases without heartbeats are recovered, and jobs that run for too long are ended."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def fail(ctx: Any, lane: str = "", times: int = 1_000_000) -> int:
 
 @job("sample.fail_at_gate")
 def fail_at_gate(ctx: Any, gate: str) -> None:
-    """Deaf to stops; fails once somebody makes the file `gate`."""
+    """Ignore stop requests; fail once the file `gate` exists."""
     with record_call(ctx, "sample.fail_at_gate"):
         _await(Path(gate))
         raise RuntimeError("told to fail")
@@ -177,7 +177,7 @@ async def block_loop(ctx: Any, seconds: float) -> None:
 
 @job("sample.deaf")
 def deaf(ctx: Any, gate: str) -> None:
-    """Hears no stop; goes on until somebody makes the file `gate`."""
+    """Ignore stop requests; run until the file `gate` exists."""
     with record_call(ctx, "sample.deaf"):
         _await(Path(gate))
 

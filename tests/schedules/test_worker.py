@@ -25,7 +25,7 @@ from tests.support.worker_processes import (
     wait_until,
 )
 
-SOON_SEC = 6.0  # less than what a scheduler that nobody tells anything would sleep
+SOON_SEC = 6.0  # less than an unnotified scheduler would sleep
 
 
 def test_a_schedule_that_is_made_while_the_scheduler_sleeps_fires_at_its_time(fleet: Fleet) -> None:

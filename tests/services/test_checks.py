@@ -25,7 +25,7 @@ Database = Callable[..., str]
 
 
 class Elsewhere:
-    """A router that sends everything to a database which these tests describe and nobody opens."""
+    """A router that sends everything to a database that these tests describe and never open."""
 
     def db_for_write(self, model: Any, **hints: Any) -> str:
         return "elsewhere"

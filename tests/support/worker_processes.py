@@ -34,7 +34,7 @@ FAST_SETTINGS: dict[str, Any] = {
     "HEARTBEAT_SEC": 0.3,
     "GRACE_SEC": 0.5,
     "RECOVERY_SEC": 0.3,
-    # Where there are notifications the fallback poll is ten times rarer: what nobody announces comes too late to pass.
+    # With notifications the fallback poll is ten times rarer: a missing notification makes the test fail.
     "POLL_SEC": 0.1 if connection.vendor == "sqlite" else 3,
     "SHUTDOWN_GRACE_SEC": 1,
     "RETRY_BASE_SEC": 0,
@@ -45,7 +45,7 @@ LONG_LEASE_SETTINGS = {
     "LEASE_SEC": 20,
     "HEARTBEAT_SEC": 0.5,
     "GRACE_SEC": 5,
-}  # nobody dies here: leases never matter
+}  # no process dies here: leases never matter
 
 
 class WorkerProcess:

@@ -187,7 +187,7 @@ def test_jobs_that_are_not_for_us_are_not_claimed_again_with_every_change() -> N
 
 
 def test_a_queue_that_was_empty_in_between_is_claimed_from_at_once() -> None:
-    """Another worker took what this one could not get; the next job is for whoever is first."""
+    """Another worker took what this one could not get; the next job is for the first of them."""
     schedule = idle()
     claim_turn(schedule, NOW + 1, READY)
     for seconds, ahead, claims in ((1.02, READY, False), (1.04, EMPTY, False), (1.06, READY, True)):

@@ -76,7 +76,7 @@ def test_due_times_are_those_of_debians_cron(expression: str, place: str, day: t
 @pytest.mark.parametrize(
     ("expression", "place", "day", "expected"),
     [
-        # What the rules say in words, spelled out: nobody has to trust the judge alone.
+        # The rules spelled out, so that the reference implementation need not be trusted alone.
         ("30 2 * * *", "Europe/Berlin", (2026, 3, 29), ["29 03:00 +0200"]),
         ("30 2 * * *", "Europe/Berlin", (2026, 10, 25), ["25 02:30 +0200"]),
         ("0,30 1,2 * * *", "Europe/Berlin", (2026, 3, 29), ["29 01:00 +0100", "29 01:30 +0100", "29 03:00 +0200"]),

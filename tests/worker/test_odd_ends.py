@@ -1,4 +1,4 @@
-"""A job whose end cannot be stored as it was said is ended all the same, and holds up nobody."""
+"""A job whose result cannot be stored as reported ends all the same, and delays no other job."""
 
 from __future__ import annotations
 

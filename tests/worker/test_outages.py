@@ -28,7 +28,7 @@ def test_the_same_workers_go_on_after_crashes_cuts_and_a_dead_wire() -> None:
 @pytest.mark.sqlite_only
 def test_a_worker_that_finds_the_only_writer_busy_waits_for_its_turn(fleet: Fleet) -> None:
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("UPDATE jobscheduler_job SET fence = fence")  # from here on, nobody else writes
+        cursor.execute("UPDATE jobscheduler_job SET fence = fence")  # from here on, no other connection can write
         worker = fleet.start(wait=False, env={"DATABASE_URL": f"{database_url()}?timeout=1"})
         wait_until(lambda: "locked" in worker.output or not worker.alive, what=fleet.logs)
         assert worker.alive, worker.output

@@ -1,4 +1,4 @@
-"""What the database refuses in the middle of a turn leaves no job without somebody who runs it."""
+"""A statement that the database rejects in the middle of a turn leaves no job without a worker."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ ALLOW = {
 
 @pytest.fixture
 def no_devils() -> Iterator[None]:
-    """A database that refuses one result, for reasons that nobody of ours has foreseen."""
+    """Make the database reject one result for an unforeseen reason."""
     for statements in (REFUSE, ALLOW):
         with connection.cursor() as cursor:
             for statement in statements[connection.vendor]:

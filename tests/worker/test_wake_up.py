@@ -63,7 +63,7 @@ def test_a_lane_that_a_person_opens_goes_on_at_once(fleet: Fleet) -> None:
 
 
 def test_room_in_a_limit_is_noticed_by_a_worker_of_other_types(fleet: Fleet) -> None:
-    """Nobody announces it: who was refused looks again every POLL_SEC."""
+    """There is no notification for it: a worker without a claim polls every POLL_SEC."""
     settings = {**LONG_LEASE_SETTINGS, "LIMITS": {"global": 1}, "POLL_SEC": 0.5}
     fleet.start("--types=sample.sleepy", settings=settings)
     fleet.start("--types=sample.noop", settings=settings)

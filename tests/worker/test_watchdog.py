@@ -58,7 +58,7 @@ def test_ends_that_come_after_it_are_told_together(caplog: pytest.LogCaptureFixt
 
 
 def overdue(count: int, *, returned: bool = False) -> list[RunningJob]:
-    """Running jobs whose leases nobody has renewed."""
+    """Return running jobs whose leases were not renewed."""
     job_services.enqueue_many([{"job_type": "sample.noop"}] * count)
     claims = Claimer("one", ServedJobs(("sample.noop",)), "one").claim(range(count), lease_sec=30)
     past = time.monotonic() - 1

@@ -1,4 +1,4 @@
-"""Somebody else's site, before it has heard of us: its own user model, its own admin, integer keys, its own way of
+"""A host site before the installation: its own user model, its own admin, integer keys, its own way of
 writing numbers. What it adds for us is written to the end of its files, from the guide."""
 
 import json
