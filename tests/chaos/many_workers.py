@@ -51,14 +51,14 @@ def submit(chance: random.Random, jobs: int, lanes: int, longest_sec: float) -> 
     """Jobs of both types, one in ten in the pool, nine in ten in a lane. Returns the order of each lane."""
     order: dict[str, list[UUID]] = {}
     for start in range(0, jobs, BULK):
-        items = [item(chance, number, lanes, longest_sec) for number in range(start, min(start + BULK, jobs))]
+        items = [make_item(chance, number, lanes, longest_sec) for number in range(start, min(start + BULK, jobs))]
         for job_id, item in zip(job_services.enqueue_many(items), items, strict=True):
             if item["target"] is not None:
                 order.setdefault(item["target"], []).append(job_id)
     return order
 
 
-def item(chance: random.Random, number: int, lanes: int, longest_sec: float) -> dict[str, Any]:
+def make_item(chance: random.Random, number: int, lanes: int, longest_sec: float) -> dict[str, Any]:
     lane = f"lane-{chance.randrange(lanes)}" if chance.random() < 0.9 else None
     pool = "pool" if chance.random() < 0.1 else "default"
     params = {"lane": lane or "", "pool": pool, "number": number, "seconds": chance.uniform(0, longest_sec)}
