@@ -1,4 +1,4 @@
-"""Remote workers without any limit in their way, unless a test says otherwise."""
+"""Fixtures for remote workers: no limit holds unless a test sets one."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def remote(db: None) -> RemoteClient:
 
 @pytest.fixture(autouse=True)
 def first_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a process that has just started: nothing was looked after yet."""
+    """Reset the maintenance of offers, as in a process that has just started."""
     monkeypatch.setattr(runner, "_offer_tasks", runner.build_offer_tasks())

@@ -1,4 +1,4 @@
-"""Admission holds for offers as for claims; and leases for work that has no job."""
+"""Admission holds for offers as for claims, and for leases without a job."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tests.support.remote_client import LEASE, RemoteClient, get_job
 from tests.support.snapshots import list_event_kinds
 
 pytestmark = pytest.mark.django_db
-TOTAL = 100
+MAX_COST_UNITS = 100
 
 
-class AtMost:
-    """Cost units up to a hundred, however the machine is doing."""
+class CostLimit:
+    """Approve up to a hundred cost units, whatever the load of the machine."""
 
     def decide(self, job: Candidate, snapshot: Snapshot) -> Approved | Denied:
-        return Approved() if snapshot.used + job.cost_units <= TOTAL else Denied("full", 2.0)
+        return Approved() if snapshot.used + job.cost_units <= MAX_COST_UNITS else Denied("full", 2.0)
 
 
 @pytest.fixture
-def bounded(settings: Any) -> None:
-    settings.JOBSCHEDULER = {"LIMITS": {"global": None}, "ADMISSION_POLICY": f"{__name__}.AtMost"}
+def cost_limit(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"LIMITS": {"global": None}, "ADMISSION_POLICY": f"{__name__}.CostLimit"}
 
 
-def ask(remote: RemoteClient, **fields: Any) -> Any:
+def request_lease(remote: RemoteClient, **fields: Any) -> Any:
     return remote.api.post(f"{LEASE}/request", {"addon_id": remote.addon, "job_type": "preview", **fields})
 
 
@@ -39,7 +39,7 @@ def sum_cost_units() -> int:
     return sum(Job.objects.filter(status__in=[Status.DISPATCHING, Status.RUNNING]).values_list("cost_units", flat=True))
 
 
-@pytest.mark.usefixtures("bounded")
+@pytest.mark.usefixtures("cost_limit")
 def test_offers_never_cost_more_than_the_capacity(remote: RemoteClient) -> None:
     ids = [remote.submit(cost_units=30) for _ in range(5)]
     assert remote.poll_ids() == ids[:3]
@@ -51,8 +51,8 @@ def test_offers_never_cost_more_than_the_capacity(remote: RemoteClient) -> None:
     assert sum_cost_units() == 90
 
 
-@pytest.mark.usefixtures("bounded")
-def test_a_denial_is_recorded_once_as_long_as_it_says_the_same(remote: RemoteClient) -> None:
+@pytest.mark.usefixtures("cost_limit")
+def test_a_denial_is_recorded_once_while_its_reason_is_the_same(remote: RemoteClient) -> None:
     remote.submit(cost_units=90)
     denied = remote.submit(cost_units=20)
     for _ in range(3):
@@ -61,50 +61,50 @@ def test_a_denial_is_recorded_once_as_long_as_it_says_the_same(remote: RemoteCli
     assert JobEvent.objects.get(job_id=denied, kind=EventKind.DENIED).reason == "full"
 
 
-@pytest.mark.usefixtures("bounded")
+@pytest.mark.usefixtures("cost_limit")
 def test_a_smaller_job_behind_one_that_does_not_fit_is_offered(remote: RemoteClient) -> None:
     large, _too_large, small = (remote.submit(cost_units=cost) for cost in (60, 50, 40))
     assert remote.poll_ids() == [large, small]
 
 
-@pytest.mark.usefixtures("bounded")
+@pytest.mark.usefixtures("cost_limit")
 def test_a_lease_without_a_job_counts_in_admission_until_it_is_released(remote: RemoteClient) -> None:
     job_id = remote.submit(cost_units=30)
-    granted = ask(remote, cost_units=80)
+    granted = request_lease(remote, cost_units=80)
     assert granted.status_code == 200
     assert set(granted.json()) == {"approved", "lease_id", "lease_expires_at"}
     assert granted.json()["approved"] is True
     assert remote.poll_ids() == []
-    denied = ask(remote, cost_units=30).json()
+    denied = request_lease(remote, cost_units=30).json()
     assert (denied["approved"], denied["reason"]) == (False, "full")
     assert 0 < denied["retry_after_sec"] <= 2
-    for _again in range(2):
+    for _ in range(2):
         assert remote.release(granted.json()).json() == {"released": True}
     assert remote.poll_ids() == [job_id]
 
 
 def test_without_a_policy_every_lease_is_granted(remote: RemoteClient) -> None:
-    assert [ask(remote, cost_units=100).json()["approved"] for _ in range(3)] == [True] * 3
+    assert [request_lease(remote, cost_units=100).json()["approved"] for _ in range(3)] == [True] * 3
 
 
-def test_a_heartbeat_keeps_such_a_lease(remote: RemoteClient) -> None:
-    lease = ask(remote, constraints={"cpu_heavy": True}, priority="HIGH", expected_duration_sec=5).json()
+def test_a_heartbeat_extends_such_a_lease(remote: RemoteClient) -> None:
+    lease = request_lease(remote, constraints={"cpu_heavy": True}, priority="HIGH", expected_duration_sec=5).json()
     Lease.objects.update(expires_at=Now() + timedelta(seconds=1))
     document = remote.send_heartbeat(lease).json()
     assert document["lease_expires_at"] > lease["lease_expires_at"]
     assert (document["cancel_requested"], document["cancel_mode"]) == (False, "")
 
 
-def test_a_lease_that_was_released_cannot_be_kept(remote: RemoteClient) -> None:
-    lease = ask(remote).json()
+def test_a_released_lease_cannot_be_extended(remote: RemoteClient) -> None:
+    lease = request_lease(remote).json()
     remote.release(lease)
     refused = remote.send_heartbeat(lease)
     assert (refused.status_code, refused.json()["code"]) == (409, "lease_lost")
 
 
 @pytest.mark.parametrize("tenant", ["default", "acme", None])
-def test_somebody_else_s_lease_is_not_there(remote: RemoteClient, tenant: str | None) -> None:
-    lease = ask(remote).json()
+def test_a_lease_of_another_token_is_404(remote: RemoteClient, tenant: str | None) -> None:
+    lease = request_lease(remote).json()
     other = RemoteClient(ApiClient("work", tenant=tenant))
     assert (other.send_heartbeat(lease).status_code, other.release(lease).status_code) == (404, 404)
     assert remote.send_heartbeat(lease).status_code == 200
@@ -123,9 +123,9 @@ def test_somebody_else_s_lease_is_not_there(remote: RemoteClient, tenant: str | 
         ({"payload": {}}, "payload"),
     ],
 )
-def test_a_request_that_makes_no_sense_names_the_field(remote: RemoteClient, fields: dict[str, Any], loc: str) -> None:
-    assert read_error_locations(ask(remote, **fields)) == [["body", loc]]
+def test_a_bad_request_names_the_field(remote: RemoteClient, fields: dict[str, Any], loc: str) -> None:
+    assert read_error_locations(request_lease(remote, **fields)) == [["body", loc]]
 
 
 def test_a_request_for_another_tenant_is_refused(remote: RemoteClient) -> None:
-    assert ask(remote, tenant="acme").status_code == 403
+    assert request_lease(remote, tenant="acme").status_code == 403

@@ -1,4 +1,4 @@
-"""Foreign, stale and guessed leases get 404 or 409 and change nothing; one's own calls, repeated, get one answer."""
+"""Foreign, stale and guessed leases get 404 or 409 and change nothing; repeated calls get the same response."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Lease = dict[str, Any]
 
 
 def dump_all_but_tokens() -> dict[str, list[dict[str, Any]]]:
-    """All but the tokens, whose last use is noted."""
+    """Return all rows but the tokens, because their last use is recorded."""
     return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}
 
 
-# ---------------------------------------------------------------------- whose lease it is, and how it came to be
+# ---------------------------------------------------------------------- foreign and stale leases
 
 
 def guess_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
@@ -39,20 +39,20 @@ def malform_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     return remote, {**remote.start_new_job(), "lease_id": "not-a-lease"}
 
 
-def of_another_token(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+def start_with_another_token(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     return RemoteClient(ApiClient("work"), worker=remote.worker), remote.start_new_job()
 
 
-def of_another_tenant(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+def start_in_another_tenant(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     return RemoteClient(ApiClient("work", tenant="acme"), worker=remote.worker), remote.start_new_job()
 
 
-def of_all_tenants(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+def start_for_all_tenants(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     return RemoteClient(ApiClient("admin", tenant=None), worker=remote.worker), remote.start_new_job()
 
 
-def of_a_local_worker(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
-    """The lease token of a job that no remote worker has."""
+def start_on_a_local_worker(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+    """Return the lease token of a job that runs on a local worker."""
     lease = remote.start_new_job()
     token = uuid4()
     Job.objects.filter(pk=lease["job_id"]).update(lease_token=token, lease_owner="worker@host:b:n:1:2#0")
@@ -69,8 +69,8 @@ def recover_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     return remote, lease
 
 
-def retaken(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
-    """Release the lease; another worker starts the job again."""
+def hand_over_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
+    """Return a lease whose job was handed back and started by another worker."""
     lease = remote.start_new_job()
     remote.release(lease, hand_back=True)
     other = RemoteClient(remote.api, worker="indexer-2")
@@ -91,36 +91,43 @@ def pause_lease(remote: RemoteClient) -> tuple[RemoteClient, Lease]:
     return remote, lease
 
 
-FOREIGN = (guess_lease, malform_lease, of_another_token, of_another_tenant, of_all_tenants, of_a_local_worker)
-STALE = (recover_lease, retaken, end_lease, pause_lease)
-ITS_OWN_WORD = ((retaken, "hand back"), (pause_lease, "hand back"))  # giving up what was stopped is what happened to it
+FOREIGN = (
+    guess_lease,
+    malform_lease,
+    start_with_another_token,
+    start_in_another_tenant,
+    start_for_all_tenants,
+    start_on_a_local_worker,
+)
+STALE = (recover_lease, hand_over_lease, end_lease, pause_lease)
+REPEATED_RELEASES = ((hand_over_lease, "hand back"), (pause_lease, "hand back"))  # the lease was released already
 CALLS: dict[str, Callable[[RemoteClient, Lease], Any]] = {
-    "heartbeat": lambda who, lease: who.send_heartbeat(lease, progress=0.9, tokens_used=9, logs=[{"message": "x"}]),
-    "complete": lambda who, lease: who.complete(lease, "DONE", artifacts={"stolen": True}),
-    "fail": lambda who, lease: who.complete(lease, "FAILED", error="no"),
-    "hand back": lambda who, lease: who.release(lease, hand_back=True),
+    "heartbeat": lambda caller, lease: caller.send_heartbeat(
+        lease, progress=0.9, tokens_used=9, logs=[{"message": "x"}]
+    ),
+    "complete": lambda caller, lease: caller.complete(lease, "DONE", artifacts={"stolen": True}),
+    "fail": lambda caller, lease: caller.complete(lease, "FAILED", error="no"),
+    "hand back": lambda caller, lease: caller.release(lease, hand_back=True),
 }
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("lease_of", FOREIGN, ids=lambda function: function.__name__)
-def test_a_lease_that_is_not_one_s_own_is_404_and_changes_nothing(
-    remote: RemoteClient, lease_of: Any, call: str
-) -> None:
-    who, lease = lease_of(remote)
+@pytest.mark.parametrize("create_lease", FOREIGN, ids=lambda function: function.__name__)
+def test_a_foreign_lease_is_404_and_changes_nothing(remote: RemoteClient, create_lease: Any, call: str) -> None:
+    caller, lease = create_lease(remote)
     before = dump_all_but_tokens()
-    refused = CALLS[call](who, lease)
+    refused = CALLS[call](caller, lease)
     assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
     assert dump_all_but_tokens() == before
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("lease_of", STALE, ids=lambda function: function.__name__)
-def test_a_lease_that_is_over_is_409_and_changes_nothing(remote: RemoteClient, lease_of: Any, call: str) -> None:
-    who, lease = lease_of(remote)
+@pytest.mark.parametrize("create_lease", STALE, ids=lambda function: function.__name__)
+def test_a_stale_lease_is_409_and_changes_nothing(remote: RemoteClient, create_lease: Any, call: str) -> None:
+    caller, lease = create_lease(remote)
     before = dump_all_but_tokens()
-    refused = CALLS[call](who, lease)
-    expected = (200, None) if (lease_of, call) in ITS_OWN_WORD else (409, "lease_lost")
+    refused = CALLS[call](caller, lease)
+    expected = (200, None) if (create_lease, call) in REPEATED_RELEASES else (409, "lease_lost")
     assert (refused.status_code, refused.json().get("code")) == expected
     assert dump_all_but_tokens() == before
 
@@ -137,23 +144,23 @@ def test_a_job_that_was_not_started_cannot_be_completed(remote: RemoteClient) ->
             assert dump_all_but_tokens() == before
 
 
-def test_a_lease_is_good_for_its_own_job_only(remote: RemoteClient) -> None:
-    mine, other = remote.start_new_job(slot=0), remote.start_new_job(slot=1)
+def test_a_lease_is_valid_for_its_own_job_only(remote: RemoteClient) -> None:
+    own, other = remote.start_new_job(slot=0), remote.start_new_job(slot=1)
     before = dump_all_but_tokens()
-    assert remote.complete({"job_id": other["job_id"], "lease_id": mine["lease_id"]}).status_code == 404
+    assert remote.complete({"job_id": other["job_id"], "lease_id": own["lease_id"]}).status_code == 404
     assert dump_all_but_tokens() == before
 
 
 # ---------------------------------------------------------------------- starting
 
 
-def test_one_s_own_start_repeated_gets_the_same_answer(remote: RemoteClient) -> None:
+def test_a_repeated_start_gets_the_same_response(remote: RemoteClient) -> None:
     job_id = remote.submit()
     remote.poll()
     first = remote.try_start(job_id, pid=1)
     before = dump_all_but_tokens()
-    again = remote.try_start(job_id, pid=1)
-    assert (again.status_code, again.content) == (200, first.content)
+    second = remote.try_start(job_id, pid=1)
+    assert (second.status_code, second.content) == (200, first.content)
     assert dump_all_but_tokens() == before
 
 
@@ -166,7 +173,7 @@ def test_one_s_own_start_repeated_gets_the_same_answer(remote: RemoteClient) -> 
     ],
     ids=["another worker", "another slot", "another token"],
 )
-def test_somebody_else_s_start_is_refused(remote: RemoteClient, other: Any, slot: int) -> None:
+def test_a_start_by_another_worker_slot_or_token_is_refused(remote: RemoteClient, other: Any, slot: int) -> None:
     lease = remote.start_new_job()
     before = dump_all_but_tokens()
     refused = other(remote.api).try_start(lease["job_id"], slot)
@@ -187,12 +194,12 @@ def test_a_slot_has_one_job_at_a_time(remote: RemoteClient) -> None:
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status not in (Status.DISPATCHING, Status.RUNNING)])
-def test_only_what_was_offered_can_be_started(remote: RemoteClient, status: Status) -> None:
+def test_only_an_offered_job_can_be_started(remote: RemoteClient, status: Status) -> None:
     from tests.factories import job_in
 
-    there = job_in(status, remote=True)
+    job = job_in(status, remote=True)
     before = dump_all_but_tokens()
-    refused = remote.try_start(there.pk)
+    refused = remote.try_start(job.pk)
     assert (refused.status_code, refused.json()["state"]) == (409, status)
     assert dump_all_but_tokens() == before
 
@@ -204,23 +211,23 @@ def test_another_tenant_s_job_cannot_be_started(remote: RemoteClient) -> None:
     assert get_job(job_id).status == Status.DISPATCHING
 
 
-# ---------------------------------------------------------------------- saying it again
+# ---------------------------------------------------------------------- repeated calls
 
 
 @pytest.mark.parametrize("state", ["DONE", "SKIPPED", "FAILED", "CANCELED", "PAUSED"])
-def test_an_end_that_is_said_again_gets_the_same_answer(remote: RemoteClient, state: str) -> None:
+def test_a_repeated_complete_gets_the_same_response(remote: RemoteClient, state: str) -> None:
     lease = remote.start_new_job(max_retries=2)
     if state in ("CANCELED", "PAUSED"):
         {"CANCELED": job_services.cancel, "PAUSED": job_services.pause}[state](lease["job_id"])
     first = remote.complete(lease, state, artifacts={"x": 1})
     before = dump_all_but_tokens()
-    again = remote.complete(lease, state, artifacts={"x": 1})
-    assert (first.status_code, again.status_code, again.content) == (200, 200, first.content)
+    second = remote.complete(lease, state, artifacts={"x": 1})
+    assert (first.status_code, second.status_code, second.content) == (200, 200, first.content)
     assert dump_all_but_tokens() == before
     assert JobEvent.objects.filter(job_id=lease["job_id"], token=lease["lease_id"]).count() == 2
 
 
-def test_another_word_after_the_end_is_refused(remote: RemoteClient) -> None:
+def test_another_state_after_the_end_is_refused(remote: RemoteClient) -> None:
     lease = remote.start_new_job()
     remote.complete(lease, "DONE")
     refused = remote.complete(lease, "FAILED")
@@ -228,6 +235,6 @@ def test_another_word_after_the_end_is_refused(remote: RemoteClient) -> None:
     assert get_job(lease).status == Status.COMPLETED
 
 
-def test_a_worker_whose_job_was_recovered_hears_so_and_not_that_it_is_done(remote: RemoteClient) -> None:
-    who, lease = recover_lease(remote)
-    assert who.complete(lease, "FAILED", error="lease expired").status_code == 409
+def test_completing_a_recovered_job_is_refused(remote: RemoteClient) -> None:
+    caller, lease = recover_lease(remote)
+    assert caller.complete(lease, "FAILED", error="lease expired").status_code == 409

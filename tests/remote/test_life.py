@@ -1,4 +1,4 @@
-"""The life of a remote job over HTTP: submitted, offered, started, kept and ended."""
+"""The life of a remote job over HTTP: submitted, offered, started, extended and ended."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.support.snapshots import dump_tables, list_event_kinds
 pytestmark = pytest.mark.django_db
 
 
-def test_a_job_is_submitted_offered_started_kept_and_completed(remote: RemoteClient) -> None:
+def test_a_job_is_submitted_offered_started_extended_and_completed(remote: RemoteClient) -> None:
     job_id = remote.submit(cost_units=30, priority="HIGH", constraints={"cpu_heavy": True})
-    (item,) = remote.poll()
-    assert (item["job_id"], item["state"], item["payload"]) == (str(job_id), "DISPATCHING", INDEXING["payload"])
+    (offer,) = remote.poll()
+    assert (offer["job_id"], offer["state"], offer["payload"]) == (str(job_id), "DISPATCHING", INDEXING["payload"])
     lease = remote.start(job_id, pid=4711, host="box-3")
     assert lease["payload"] == INDEXING["payload"]
     assert (lease["attempt"], lease["fence"], lease["checkpoint"]) == (1, 1, None)
-    shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
-    assert (shown["state"], shown["lease_id"], shown["pid"]) == ("RUNNING", lease["lease_id"], 4711)
+    document = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
+    assert (document["state"], document["lease_id"], document["pid"]) == ("RUNNING", lease["lease_id"], 4711)
     assert remote.send_heartbeat(lease, progress=0.5, message="half").json()["cancel_requested"] is False
     response = remote.complete(lease, artifacts={"result": 42})
     assert response.status_code == 200
@@ -49,7 +49,7 @@ def test_the_owner_names_token_worker_and_slot(remote: RemoteClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "fields", "ended", "reason", "exit_code"),
+    ("state", "fields", "status", "reason", "exit_code"),
     [
         ("DONE", {}, Status.COMPLETED, "", 0),
         ("DONE", {"exit_code": 3}, Status.COMPLETED, "", 3),
@@ -58,14 +58,14 @@ def test_the_owner_names_token_worker_and_slot(remote: RemoteClient) -> None:
         ("FAILED", {}, Status.FAILED, "failed", 1),
     ],
 )
-def test_a_job_ends_as_its_worker_says(
-    remote: RemoteClient, state: str, fields: dict[str, Any], ended: Status, reason: str, exit_code: int
+def test_a_job_ends_in_the_state_that_its_worker_reports(
+    remote: RemoteClient, state: str, fields: dict[str, Any], status: Status, reason: str, exit_code: int
 ) -> None:
     lease = remote.start_new_job(max_retries=0)
     assert remote.complete(lease, state, **fields, artifacts={"x": 1}).json()["state"] == state
-    done = get_job(lease)
-    assert (done.status, done.status_reason) == (ended, reason)
-    assert (done.run.exit_code, done.run.artifacts) == (exit_code, {"x": 1})
+    job = get_job(lease)
+    assert (job.status, job.status_reason) == (status, reason)
+    assert (job.run.exit_code, job.run.artifacts) == (exit_code, {"x": 1})
 
 
 def test_a_failure_is_retried_as_a_new_job_like_any_other(remote: RemoteClient) -> None:
@@ -76,27 +76,32 @@ def test_a_failure_is_retried_as_a_new_job_like_any_other(remote: RemoteClient) 
     assert (retry.attempt, retry.remote, retry.addon_id, retry.checkpoint) == (2, True, ADDON, {"page": 3})
     Job.objects.filter(pk=retry.pk).update(not_before=Now() - timedelta(seconds=1))
     assert remote.poll_ids() == [retry.pk]
-    again = remote.start(retry.pk)
-    assert (again["attempt"], again["fence"], again["checkpoint"], again["tokens_used"]) == (2, 2, {"page": 3}, 0)
+    second_lease = remote.start(retry.pk)
+    assert (
+        second_lease["attempt"],
+        second_lease["fence"],
+        second_lease["checkpoint"],
+        second_lease["tokens_used"],
+    ) == (2, 2, {"page": 3}, 0)
 
 
-def test_what_comes_with_a_beat_is_kept(remote: RemoteClient) -> None:
+def test_the_fields_of_a_heartbeat_are_stored(remote: RemoteClient) -> None:
     lease = remote.start_new_job()
     lines = [{"level": "WARNING", "message": "look", "at": "2030-01-01T00:00:00Z"}, {"message": "and look"}]
     fields = {"progress": 0.25, "message": "a quarter", "tokens_used": 7, "checkpoint": {"page": 1}, "logs": lines}
     before = get_job(lease).lease_expires_at
     assert remote.send_heartbeat(lease, **fields).status_code == 200
-    now = get_job(lease)
-    assert (now.progress, now.progress_message, now.tokens_used, now.checkpoint) == (0.25, "a quarter", 7, {"page": 1})
-    assert now.lease_expires_at > before
-    first, second = JobLog.objects.filter(job_id=now.pk).order_by("id")
+    job = get_job(lease)
+    assert (job.progress, job.progress_message, job.tokens_used, job.checkpoint) == (0.25, "a quarter", 7, {"page": 1})
+    assert job.lease_expires_at > before
+    first, second = JobLog.objects.filter(job_id=job.pk).order_by("id")
     assert (first.level, first.message, first.at.year) == ("WARNING", "look", 2030)
     assert (second.level, second.message) == ("INFO", "and look")
     assert remote.send_heartbeat(lease).status_code == 200
     assert (get_job(lease).progress, get_job(lease).checkpoint) == (0.25, {"page": 1})
 
 
-def test_tokens_are_counted_in_all_and_never_backwards(remote: RemoteClient) -> None:
+def test_used_tokens_are_a_total_that_never_decreases(remote: RemoteClient) -> None:
     lease = remote.start_new_job(token_limit=100)
     remote.send_heartbeat(lease, tokens_used=60)
     assert remote.send_heartbeat(lease, tokens_used=50).json()["cancel_requested"] is False
@@ -104,48 +109,53 @@ def test_tokens_are_counted_in_all_and_never_backwards(remote: RemoteClient) -> 
 
 
 @pytest.mark.parametrize("state", ["DONE", "SKIPPED", "FAILED", "CANCELED", "PAUSED", "hand_back"])
-def test_past_its_token_limit_a_job_ends_failed_whatever_is_said(remote: RemoteClient, state: str) -> None:
+def test_past_its_token_limit_a_job_fails_whatever_the_worker_reports(remote: RemoteClient, state: str) -> None:
     lease = remote.start_new_job(token_limit=100)
     assert remote.send_heartbeat(lease, tokens_used=100).json()["cancel_requested"] is False
     document = remote.send_heartbeat(lease, tokens_used=101).json()
     assert (document["cancel_requested"], document["cancel_mode"]) == (True, "CANCEL")
-    for _again in range(2):
+    for _ in range(2):
         response = remote.release(lease, hand_back=True) if state == "hand_back" else remote.complete(lease, state)
         assert response.status_code == 200, response.content
-    ended = get_job(lease)
-    assert (ended.status, ended.status_reason) == (Status.FAILED, "token limit exceeded")
-    assert JobEvent.objects.get(job_id=ended.pk, kind=EventKind.FAILED).data["cause"] == Cause.TOKEN_LIMIT
-    assert not Job.objects.filter(retry_of=ended).exists()
+    job = get_job(lease)
+    assert (job.status, job.status_reason) == (Status.FAILED, "token limit exceeded")
+    assert JobEvent.objects.get(job_id=job.pk, kind=EventKind.FAILED).data["cause"] == Cause.TOKEN_LIMIT
+    assert not Job.objects.filter(retry_of=job).exists()
 
 
 @pytest.mark.parametrize(
-    ("verb", "mode", "state", "ended"),
+    ("verb", "mode", "state", "status"),
     [
         (job_services.cancel, "CANCEL", "CANCELED", Status.CANCELLED),
         (job_services.pause, "PAUSE", "PAUSED", Status.PAUSED),
     ],
 )
 def test_a_stop_request_reaches_the_worker_and_is_answered(
-    remote: RemoteClient, verb: Any, mode: str, state: str, ended: Status
+    remote: RemoteClient, verb: Any, mode: str, state: str, status: Status
 ) -> None:
     lease = remote.start_new_job()
     verb(lease["job_id"])
     document = remote.send_heartbeat(lease, checkpoint=[1]).json()
     assert (document["cancel_requested"], document["cancel_mode"]) == (True, mode)
     assert remote.complete(lease, state, artifacts={"half": 1}).json()["state"] == state
-    assert (get_job(lease).status, get_job(lease).run.artifacts) == (ended, {"half": 1})
+    assert (get_job(lease).status, get_job(lease).run.artifacts) == (status, {"half": 1})
 
 
-def test_a_paused_job_goes_on_with_the_same_run_and_what_it_had(remote: RemoteClient) -> None:
+def test_a_paused_job_continues_with_its_run_checkpoint_and_artifacts(remote: RemoteClient) -> None:
     lease = remote.start_new_job()
     job_services.pause(lease["job_id"])
     remote.send_heartbeat(lease, checkpoint={"page": 2}, tokens_used=9)
     remote.complete(lease, "PAUSED", artifacts={"first": 1})
     assert remote.poll_ids() == []
     job_services.resume(lease["job_id"])
-    again = remote.start(remote.poll_ids()[0])
-    assert (again["attempt"], again["fence"], again["checkpoint"], again["tokens_used"]) == (1, 2, {"page": 2}, 9)
-    remote.complete(again, artifacts={"second": 2})
+    second_lease = remote.start(remote.poll_ids()[0])
+    assert (
+        second_lease["attempt"],
+        second_lease["fence"],
+        second_lease["checkpoint"],
+        second_lease["tokens_used"],
+    ) == (1, 2, {"page": 2}, 9)
+    remote.complete(second_lease, artifacts={"second": 2})
     assert get_job(lease).run.artifacts == {"first": 1, "second": 2}
 
 
@@ -153,7 +163,7 @@ def test_a_paused_job_goes_on_with_the_same_run_and_what_it_had(remote: RemoteCl
     ("verb", "state"),
     [(None, "CANCELED"), (None, "PAUSED"), (job_services.cancel, "PAUSED"), (job_services.pause, "CANCELED")],
 )
-def test_a_stop_that_nobody_asked_for_is_refused(remote: RemoteClient, verb: Any, state: str) -> None:
+def test_a_stop_that_was_not_requested_is_refused(remote: RemoteClient, verb: Any, state: str) -> None:
     lease = remote.start_new_job()
     if verb is not None:
         verb(lease["job_id"])
@@ -169,7 +179,7 @@ def test_a_job_that_completes_before_it_notices_a_stop_stays_completed(remote: R
     assert remote.complete(lease).json()["state"] == "DONE"
 
 
-def test_a_failure_after_a_cancel_was_asked_is_not_retried(remote: RemoteClient) -> None:
+def test_a_failure_after_a_cancel_request_is_not_retried(remote: RemoteClient) -> None:
     lease = remote.start_new_job()
     job_services.cancel(lease["job_id"])
     remote.complete(lease, "FAILED", error="boom")
@@ -179,12 +189,12 @@ def test_a_failure_after_a_cancel_was_asked_is_not_retried(remote: RemoteClient)
 def test_a_job_that_is_handed_back_waits_for_another_worker(remote: RemoteClient) -> None:
     lease = remote.start_new_job()
     remote.send_heartbeat(lease, checkpoint={"page": 5})
-    for _again in range(2):
+    for _ in range(2):
         assert remote.release(lease, hand_back=True).json() == {"released": True}
     assert (get_job(lease).status, get_job(lease).run.status) == (Status.QUEUED, Status.RUNNING)
     other = RemoteClient(remote.api, worker="indexer-2")
-    again = other.start(other.poll_ids()[0])
-    assert (again["attempt"], again["fence"], again["checkpoint"]) == (1, 2, {"page": 5})
+    second_lease = other.start(other.poll_ids()[0])
+    assert (second_lease["attempt"], second_lease["fence"], second_lease["checkpoint"]) == (1, 2, {"page": 5})
 
 
 def test_a_job_that_was_asked_to_stop_and_is_handed_back_stops(remote: RemoteClient) -> None:
@@ -196,40 +206,40 @@ def test_a_job_that_was_asked_to_stop_and_is_handed_back_stops(remote: RemoteCli
 
 def test_a_job_s_lease_is_not_released_like_an_admission(remote: RemoteClient) -> None:
     lease = remote.start_new_job()
-    for text in ({}, {"hand_back": False}):
-        refused = remote.release(lease, **text)
+    for fields in ({}, {"hand_back": False}):
+        refused = remote.release(lease, **fields)
         assert (refused.status_code, refused.json()["code"]) == (409, "report_with_complete")
     assert get_job(lease).status == Status.RUNNING
 
 
-def test_log_lines_are_capped_over_all_beats(remote: RemoteClient, settings: Any) -> None:
+def test_log_lines_are_capped_over_all_heartbeats(remote: RemoteClient, settings: Any) -> None:
     settings.JOBSCHEDULER = {**settings.JOBSCHEDULER, "LOG_LINES_PER_JOB": 3}
     lease = remote.start_new_job()
     for start in (0, 2, 4, 6):
         assert (
             remote.send_heartbeat(lease, logs=[{"message": f"line {n}"} for n in (start, start + 1)]).status_code == 200
         )
-    kept = list(JobLog.objects.filter(job_id=lease["job_id"]).order_by("id").values_list("message", flat=True))
-    assert kept == ["line 0", "line 1", "line 2", "only the first 3 lines are kept"]
+    messages = list(JobLog.objects.filter(job_id=lease["job_id"]).order_by("id").values_list("message", flat=True))
+    assert messages == ["line 0", "line 1", "line 2", "only the first 3 lines are kept"]
 
 
-def test_an_end_is_not_lost_over_an_odd_result(remote: RemoteClient) -> None:
+def test_a_result_that_cannot_be_stored_whole_still_ends_the_job(remote: RemoteClient) -> None:
     lease, deep = remote.start_new_job(max_retries=0), []
     for _ in range(100):
         deep = [deep]
     response = remote.complete(lease, "FAILED", error="x" * 200_000, artifacts={"deep": deep, "result": 1})
     assert response.status_code == 200, response.content
-    ended = get_job(lease)
-    assert (len(ended.run.error), len(ended.status_reason), ended.run.artifacts["result"]) == (64_000, 500, 1)
+    job = get_job(lease)
+    assert (len(job.run.error), len(job.status_reason), job.run.artifacts["result"]) == (64_000, 500, 1)
 
 
-def test_secrets_reach_the_worker_and_nobody_else(remote: RemoteClient) -> None:
+def test_secrets_reach_the_worker_only(remote: RemoteClient) -> None:
     secret = {"password": "open sesame"}
     job_id = remote.submit(payload=secret)
-    (item,) = remote.poll()
+    (offer,) = remote.poll()
     lease = remote.start(job_id)
     remote.send_heartbeat(lease, checkpoint=secret)
-    assert (item["payload"], lease["payload"]) == (secret, secret)
+    assert (offer["payload"], lease["payload"]) == (secret, secret)
     assert remote.start(job_id)["checkpoint"] == secret
     masked = {"password": MASK}
     assert remote.api.get(f"{QUEUE}/jobs/{job_id}").json()["payload"] == masked
@@ -251,8 +261,8 @@ def test_a_group_is_running_once_a_remote_worker_has_started_a_member(remote: Re
 
 
 @pytest.fixture
-def declared() -> Any:
-    """A remote type that this process knows, with a signature."""
+def declared_type() -> Any:
+    """Register a remote type with a signature in this process."""
     before = dict(registry._handlers)
 
     @handler("tests.render", remote=True, max_retries=1, resource="gpu")
@@ -262,26 +272,26 @@ def declared() -> Any:
     registry._handlers = before
 
 
-def test_a_declared_remote_type_is_judged_by_its_signature_and_runs_remotely(
-    remote: RemoteClient, declared: Any
+def test_a_declared_remote_type_is_validated_by_its_signature_and_runs_remotely(
+    remote: RemoteClient, declared_type: Any
 ) -> None:
     refused = remote.api.post(f"{QUEUE}/jobs/submit", {**INDEXING, "job_type": "tests.render", "payload": {"w": 1}})
     assert ["body", "payload", "width"] in read_error_locations(refused)
-    sent = declared.using(addon_id=ADDON).enqueue(width=3)
+    job = declared_type.using(addon_id=ADDON).enqueue(width=3)
     lease = remote.start(remote.poll_ids()[0])
-    assert (lease["job_id"], lease["payload"]) == (str(sent.pk), {"width": 3})
+    assert (lease["job_id"], lease["payload"]) == (str(job.pk), {"width": 3})
     assert (get_job(lease).resource, get_job(lease).max_retries) == ("gpu", 1)
 
 
-def test_jobs_of_no_addon_are_for_who_names_none(declared: Any) -> None:
-    sent = declared.enqueue(width=3)
+def test_jobs_without_addon_are_offered_to_pollers_without_addon(declared_type: Any) -> None:
+    job = declared_type.enqueue(width=3)
     api = ApiClient("work")
     assert RemoteClient(api).poll_ids() == []
-    (item,) = api.get(f"{QUEUE}/dispatchable").json()["items"]
-    assert (item["job_id"], item["addon_id"]) == (str(sent.pk), "")
+    (offer,) = api.get(f"{QUEUE}/dispatchable").json()["items"]
+    assert (offer["job_id"], offer["addon_id"]) == (str(job.pk), "")
 
 
-def test_an_unknown_type_stays_unknown_on_every_other_surface(remote: RemoteClient) -> None:
+def test_an_unknown_type_stays_unknown_in_the_other_apis(remote: RemoteClient) -> None:
     remote.submit()
     refused = remote.api.post("/jobs", {"job_type": "indexing", "params": {}})
     assert (refused.status_code, refused.json()["code"]) == (422, "unknown_job_type")

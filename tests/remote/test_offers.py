@@ -1,4 +1,4 @@
-"""Offers: in dispatch order, within lanes and limits, to those who ask, and taken back from those who do not start."""
+"""Offers follow the dispatch order, lanes and limits, go to pollers, and are withdrawn if the job is not started."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from tests.support.remote_client import QUEUE, RemoteClient, get_job
 from tests.support.snapshots import list_event_kinds
 
 pytestmark = pytest.mark.django_db
-assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
 
 def claim_local() -> list[Any]:
     return Claimer("local", ServedJobs((SAMPLE_TYPE,))).claim([0, 1, 2, 3], lease_sec=30)
 
 
-# ---------------------------------------------------------------------- which, and in which order
+# ---------------------------------------------------------------------- selection and order
 
 
 def test_offers_follow_the_dispatch_order(remote: RemoteClient) -> None:
@@ -44,7 +44,7 @@ def test_offers_follow_the_dispatch_order(remote: RemoteClient) -> None:
     assert remote.poll_ids() == [urgent, first, second, low]
 
 
-def test_no_more_are_offered_than_asked_for_and_what_was_offered_before_is_told_again(remote: RemoteClient) -> None:
+def test_a_poll_makes_offers_up_to_its_limit_and_repeats_earlier_ones(remote: RemoteClient) -> None:
     first, second, third = (remote.submit() for _ in range(3))
     assert remote.poll_ids(2) == [first, second]
     assert remote.poll_ids(2) == [third, first, second]
@@ -53,10 +53,13 @@ def test_no_more_are_offered_than_asked_for_and_what_was_offered_before_is_told_
 
 
 def test_an_addon_is_offered_its_own_jobs_of_its_own_tenant_only() -> None:
-    ours, theirs = RemoteClient(ApiClient("work", "submit")), RemoteClient(ApiClient("work", "submit"), addon="sounds")
-    elsewhere = RemoteClient(ApiClient("work", "submit", tenant="acme"))
-    mine, sound, foreign = ours.submit(), theirs.submit(), elsewhere.submit()
-    assert (ours.poll_ids(), theirs.poll_ids(), elsewhere.poll_ids()) == ([mine], [sound], [foreign])
+    visuals, sounds = (
+        RemoteClient(ApiClient("work", "submit")),
+        RemoteClient(ApiClient("work", "submit"), addon="sounds"),
+    )
+    acme = RemoteClient(ApiClient("work", "submit", tenant="acme"))
+    visuals_job, sounds_job, acme_job = visuals.submit(), sounds.submit(), acme.submit()
+    assert (visuals.poll_ids(), sounds.poll_ids(), acme.poll_ids()) == ([visuals_job], [sounds_job], [acme_job])
 
 
 def test_a_token_of_all_tenants_is_offered_those_of_all() -> None:
@@ -66,12 +69,12 @@ def test_a_token_of_all_tenants_is_offered_those_of_all() -> None:
 
 def test_local_jobs_are_not_offered_and_remote_ones_not_claimed(remote: RemoteClient) -> None:
     local = job_services.enqueue(SAMPLE_TYPE, {"text": "x"}, addon_id="visuals")
-    there = remote.submit()
+    remote_job_id = remote.submit()
     assert [claim.id for claim in claim_local()] == [local.pk]
-    assert remote.poll_ids() == [there]
+    assert remote.poll_ids() == [remote_job_id]
 
 
-def test_what_is_not_due_is_not_offered_until_it_is(remote: RemoteClient) -> None:
+def test_a_job_is_not_offered_before_it_is_due(remote: RemoteClient) -> None:
     later = remote.submit(earliest_start_at=(timezone.now() + timedelta(hours=1)).isoformat())
     assert remote.poll_ids() == []
     Job.objects.filter(pk=later).update(not_before=Now() - timedelta(seconds=1))
@@ -79,12 +82,12 @@ def test_what_is_not_due_is_not_offered_until_it_is(remote: RemoteClient) -> Non
 
 
 def test_a_lane_is_offered_one_job_at_a_time_in_order(remote: RemoteClient) -> None:
-    first, second, beside = remote.submit(target="book-1"), remote.submit(target="book-1"), remote.submit(target="b-2")
-    assert remote.poll_ids() == [first, beside]
+    first, second, other = remote.submit(target="book-1"), remote.submit(target="book-1"), remote.submit(target="b-2")
+    assert remote.poll_ids() == [first, other]
     lease = remote.start(first)
-    assert remote.poll_ids() == [beside]
+    assert remote.poll_ids() == [other]
     remote.complete(lease)
-    assert remote.poll_ids() == [second, beside]
+    assert remote.poll_ids() == [second, other]
 
 
 def test_a_paused_lane_is_not_offered(remote: RemoteClient) -> None:
@@ -118,7 +121,7 @@ def test_an_offer_counts_as_much_as_a_running_job(remote: RemoteClient, settings
     assert claim_local() == []
 
 
-def test_what_runs_locally_leaves_less_to_offer(remote: RemoteClient, settings: Any) -> None:
+def test_locally_running_jobs_count_against_the_limit_of_offers(remote: RemoteClient, settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": 2}}
     limits.set_maximum("global", maximum=2)
     job_services.enqueue(SAMPLE_TYPE, {"text": "x"})
@@ -147,103 +150,101 @@ def test_a_paused_scope_is_offered_nothing(remote: RemoteClient) -> None:
     assert len(remote.poll_ids()) == 1
 
 
-def test_what_stands_behind_thousands_of_a_full_type_is_found(
-    remote: RemoteClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_behind_thousands_of_a_full_type_is_found(remote: RemoteClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.engine.sql.candidates.WINDOW", 5)
     limits.set_maximum("job_type", "indexing", maximum=1)
-    crowd = [remote.submit() for _ in range(20)]
-    behind = remote.submit(job_type="rendering")
-    assert remote.poll_ids() == [crowd[0], behind]
+    full_type = [remote.submit() for _ in range(20)]
+    other = remote.submit(job_type="rendering")
+    assert remote.poll_ids() == [full_type[0], other]
 
 
 def test_a_tenant_behind_thousands_of_another_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jobs.engine.sql.candidates.WINDOW", 5)
-    crowd, baseline = (RemoteClient(ApiClient("work", "submit", tenant=name)) for name in ("acme", "globex"))
+    busy_tenant, other_tenant = (RemoteClient(ApiClient("work", "submit", tenant=name)) for name in ("acme", "globex"))
     for _ in range(20):
-        crowd.submit()
-    wanted = baseline.submit()
-    assert baseline.poll_ids() == [wanted]
+        busy_tenant.submit()
+    job_id = other_tenant.submit()
+    assert other_tenant.poll_ids() == [job_id]
 
 
-class NeverIndexing:
-    """A host's own policy: says no to one type, whatever the limits say."""
+class BlockIndexing:
+    """Block one job type, whatever the limits."""
 
     def blocked(self, flow: Flow, limits: list[Limit], in_use: InUse) -> Blocked | None:
         return Blocked(Limit("job_type", "indexing", 1), 0) if flow.job_type == "indexing" else None
 
 
-def test_a_policy_of_the_host_is_asked(remote: RemoteClient, settings: Any) -> None:
-    settings.JOBSCHEDULER = {"CONCURRENCY_POLICY": f"{__name__}.NeverIndexing", "LIMITS": {"global": None}}
+def test_a_policy_of_the_host_applies_to_offers(remote: RemoteClient, settings: Any) -> None:
+    settings.JOBSCHEDULER = {"CONCURRENCY_POLICY": f"{__name__}.BlockIndexing", "LIMITS": {"global": None}}
     remote.submit()
     other = remote.submit(job_type="rendering")
     assert remote.poll_ids() == [other]
 
 
-# ---------------------------------------------------------------------- taken back
+# ---------------------------------------------------------------------- withdrawn offers
 
 
-def let_time_pass(job_id: UUID) -> None:
-    """As if the reservation had run out."""
+def expire_reservation(job_id: UUID) -> None:
+    """Set the end of the reservation into the past."""
     Job.objects.filter(pk=job_id).update(reserved_until=Now() - timedelta(seconds=1))
 
 
-def backoff_of(job_id: UUID) -> float:
-    waiting = get_job(job_id)
-    assert (waiting.status, waiting.gate) == (Status.QUEUED, Gate.TIME)
-    assert waiting.recheck_at is not None
-    withdrawn = JobEvent.objects.filter(job_id=job_id, kind=EventKind.WITHDRAWN).latest("id").at
-    return float((waiting.recheck_at - withdrawn).total_seconds())
+def read_backoff(job_id: UUID) -> float:
+    job = get_job(job_id)
+    assert (job.status, job.gate) == (Status.QUEUED, Gate.TIME)
+    assert job.recheck_at is not None
+    withdrawn_at = JobEvent.objects.filter(job_id=job_id, kind=EventKind.WITHDRAWN).latest("id").at
+    return float((job.recheck_at - withdrawn_at).total_seconds())
 
 
-def test_an_offer_that_nobody_starts_is_taken_back_and_made_again_later_and_later(remote: RemoteClient) -> None:
+def test_an_offer_that_is_not_started_is_withdrawn_and_repeated_with_backoff(remote: RemoteClient) -> None:
     job_id = remote.submit()
-    waits = []
+    backoffs = []
     for _ in range(7):
         assert remote.poll_ids() == [job_id]
-        let_time_pass(job_id)
+        expire_reservation(job_id)
         assert remote.poll_ids() == []
-        waits.append(round(backoff_of(job_id)))
+        backoffs.append(round(read_backoff(job_id)))
         Job.objects.filter(pk=job_id).update(recheck_at=Now() - timedelta(seconds=1))
-    assert waits == [30, 60, 120, 240, 480, 600, 600]
+    assert backoffs == [30, 60, 120, 240, 480, 600, 600]
 
 
-def test_a_start_lets_the_waiting_begin_anew(remote: RemoteClient) -> None:
+def test_a_start_resets_the_backoff(remote: RemoteClient) -> None:
     job_id = remote.submit()
     for _ in range(3):
         remote.poll()
-        let_time_pass(job_id)
+        expire_reservation(job_id)
         remote.poll()
         Job.objects.filter(pk=job_id).update(recheck_at=Now() - timedelta(seconds=1))
     remote.poll()
     remote.release(remote.start(job_id), hand_back=True)
     remote.poll()
-    let_time_pass(job_id)
+    expire_reservation(job_id)
     remote.poll()
-    assert round(backoff_of(job_id)) == 30
+    assert round(read_backoff(job_id)) == 30
 
 
-def test_a_tick_takes_offers_back_too(remote: RemoteClient) -> None:
+def test_a_tick_withdraws_offers_too(remote: RemoteClient) -> None:
     job_id = remote.submit()
     remote.poll()
-    let_time_pass(job_id)
+    expire_reservation(job_id)
     assert run_tasks()["withdraw"] == 1
     assert get_job(job_id).status == Status.QUEUED
-    shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
-    assert (shown["state"], shown["next_earliest_start_at"] is not None) == ("QUEUED", True)
+    document = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
+    assert (document["state"], document["next_earliest_start_at"] is not None) == ("QUEUED", True)
 
 
-def test_a_withdrawn_job_keeps_its_lane_shut_while_it_waits(remote: RemoteClient) -> None:
+def test_a_withdrawn_job_holds_its_lane_while_it_waits(remote: RemoteClient) -> None:
     first, second = remote.submit(target="book-1"), remote.submit(target="book-1")
     remote.poll()
-    let_time_pass(first)
+    expire_reservation(first)
     assert remote.poll_ids() == []
     Job.objects.filter(pk=first).update(recheck_at=Now() - timedelta(seconds=1))
     assert remote.poll_ids() == [first]
     assert get_job(second).status == Status.QUEUED
 
 
-def test_what_was_offered_can_be_cancelled_and_paused(remote: RemoteClient) -> None:
+def test_an_offered_job_can_be_cancelled_and_paused(remote: RemoteClient) -> None:
     cancelled, paused = remote.submit(), remote.submit()
     remote.poll()
     job_services.cancel(cancelled)
@@ -253,10 +254,10 @@ def test_what_was_offered_can_be_cancelled_and_paused(remote: RemoteClient) -> N
         assert remote.try_start(job_id).status_code == 409
 
 
-# ---------------------------------------------------------------------- kick
+# ---------------------------------------------------------------------- kick and pollers
 
 
-def test_a_kick_makes_offers_to_who_asked_lately(remote: RemoteClient) -> None:
+def test_a_kick_makes_offers_to_recent_pollers(remote: RemoteClient) -> None:
     assert remote.poll_ids(2) == []
     for _ in range(3):
         remote.submit()
@@ -265,7 +266,7 @@ def test_a_kick_makes_offers_to_who_asked_lately(remote: RemoteClient) -> None:
     assert Job.objects.filter(status=Status.DISPATCHING).count() == 2
 
 
-def test_a_kick_offers_nothing_to_who_is_gone(remote: RemoteClient) -> None:
+def test_a_kick_makes_no_offers_to_silent_pollers(remote: RemoteClient) -> None:
     remote.poll()
     Poller.objects.update(polled_at=Now() - timedelta(seconds=31))
     remote.submit()
@@ -274,9 +275,9 @@ def test_a_kick_offers_nothing_to_who_is_gone(remote: RemoteClient) -> None:
 
 def test_a_kick_reaches_its_own_tenant_only() -> None:
     ours, theirs = (RemoteClient(ApiClient("work", "submit", "operate", tenant=name)) for name in ("acme", "globex"))
-    for request in (ours, theirs):
-        request.poll()
-        request.submit()
+    for client in (ours, theirs):
+        client.poll()
+        client.submit()
     assert ours.api.post(f"{QUEUE}/kick").json() == {"dispatched": 1}
     assert set(Job.objects.filter(status=Status.DISPATCHING).values_list("tenant", flat=True)) == {"acme"}
     assert ApiClient("operate", tenant=None).post(f"{QUEUE}/kick").json() == {"dispatched": 1}
@@ -289,7 +290,7 @@ def test_a_poller_of_all_tenants_is_kicked_within_the_caller_s(remote: RemoteCli
     assert ApiClient("operate", tenant="acme").post(f"{QUEUE}/kick").json() == {"dispatched": 1}
 
 
-def test_a_job_that_nobody_asks_for_says_so(remote: RemoteClient) -> None:
+def test_a_job_without_pollers_explains_why_it_waits(remote: RemoteClient) -> None:
     job_id = remote.submit()
     (reason,) = explain(job_id).reasons
     assert (reason.code, reason.message) == ("no_worker", "no remote worker of addon visuals has polled recently")
@@ -299,7 +300,7 @@ def test_a_job_that_nobody_asks_for_says_so(remote: RemoteClient) -> None:
     assert explain(job_id).reasons == []
 
 
-def test_pollers_that_fell_silent_are_forgotten(remote: RemoteClient) -> None:
+def test_silent_pollers_are_deleted(remote: RemoteClient) -> None:
     remote.poll()
     offers.delete_silent_pollers()
     assert Poller.objects.count() == 1
@@ -312,5 +313,5 @@ def test_an_idle_poll_writes_nothing(remote: RemoteClient) -> None:
     remote.poll()
     with CaptureQueriesContext(connection) as captured:
         assert remote.poll() == []
-    written = [item["sql"] for item in captured if not item["sql"].lstrip().startswith("SELECT")]
-    assert written == []
+    writes = [statement["sql"] for statement in captured if not statement["sql"].lstrip().startswith("SELECT")]
+    assert writes == []

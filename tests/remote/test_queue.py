@@ -1,4 +1,4 @@
-"""The queue in the words of addons: submitting, looking, listing, cancelling; and whatever makes no sense in it."""
+"""The queue API of addons: submit, read, list and cancel, and bad input to it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.remote_client import INDEXING, LEASE, QUEUE, RemoteClient, ge
 from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
-assert job_types.note.name == SAMPLE_TYPE  # importing it makes its types known
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
 SUBMIT = f"{QUEUE}/jobs/submit"
-WORDS = {
+STATES = {
     Status.PENDING: "QUEUED",
     Status.QUEUED: "QUEUED",
     Status.DISPATCHING: "DISPATCHING",
@@ -34,7 +34,7 @@ WORDS = {
 }
 
 
-def test_everything_that_can_be_said_is_kept(remote: RemoteClient) -> None:
+def test_every_field_of_a_submission_is_stored(remote: RemoteClient) -> None:
     fields = {
         "cost_units": 30,
         "priority": "HIGH",
@@ -49,20 +49,20 @@ def test_everything_that_can_be_said_is_kept(remote: RemoteClient) -> None:
     }
     start = {"earliest_start_at": "2030-12-28T23:00:00+01:00"}
     job_id = remote.submit(**fields, **start, resource="gpu", token_limit=5, max_retries=1)
-    shown = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
-    assert {name: shown[name] for name in fields} == {**fields, "priority": 75}
-    assert shown["next_earliest_start_at"] == "2030-12-28T22:00:00Z"
-    kept = get_job(job_id)
-    assert (kept.remote, kept.resource, kept.token_limit, kept.max_retries) == (True, "gpu", 5, 1)
+    document = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
+    assert {name: document[name] for name in fields} == {**fields, "priority": 75}
+    assert document["next_earliest_start_at"] == "2030-12-28T22:00:00Z"
+    job = get_job(job_id)
+    assert (job.remote, job.resource, job.token_limit, job.max_retries) == (True, "gpu", 5, 1)
 
 
-def test_a_submission_answers_with_id_and_state_alone(remote: RemoteClient) -> None:
-    answer = remote.api.post(SUBMIT, INDEXING)
-    assert answer.status_code == 201
-    assert answer.json() == {"job_id": str(Job.objects.get().pk), "state": "QUEUED"}
+def test_a_submission_returns_id_and_state_alone(remote: RemoteClient) -> None:
+    response = remote.api.post(SUBMIT, INDEXING)
+    assert response.status_code == 201
+    assert response.json() == {"job_id": str(Job.objects.get().pk), "state": "QUEUED"}
 
 
-def test_a_type_that_is_registered_here_is_what_it_was_registered_as(remote: RemoteClient) -> None:
+def test_a_registered_type_stays_local_and_is_validated(remote: RemoteClient) -> None:
     job_id = remote.submit(job_type=SAMPLE_TYPE, payload={"text": "x"})
     assert not get_job(job_id).remote
     refused = remote.api.post(SUBMIT, {**INDEXING, "job_type": SAMPLE_TYPE, "payload": {"txt": 1}})
@@ -72,9 +72,9 @@ def test_a_type_that_is_registered_here_is_what_it_was_registered_as(remote: Rem
 def test_the_same_key_and_body_make_one_job(remote: RemoteClient) -> None:
     key = {"Idempotency-Key": "k1"}
     first = remote.api.post(SUBMIT, INDEXING, **key)
-    again = remote.api.post(SUBMIT, {**INDEXING, "idempotency_key": "k1"})
-    assert (again.status_code, again.json()) == (201, first.json())
-    assert ("Idempotent-Replayed" in first, again["Idempotent-Replayed"]) == (False, "true")
+    replay = remote.api.post(SUBMIT, {**INDEXING, "idempotency_key": "k1"})
+    assert (replay.status_code, replay.json()) == (201, first.json())
+    assert ("Idempotent-Replayed" in first, replay["Idempotent-Replayed"]) == (False, "true")
     remote.poll()
     assert remote.api.post(SUBMIT, INDEXING, **key).json()["state"] == "DISPATCHING"
     other = remote.api.post(SUBMIT, {**INDEXING, "payload": {}}, **key)
@@ -82,14 +82,14 @@ def test_the_same_key_and_body_make_one_job(remote: RemoteClient) -> None:
     assert Job.objects.count() == 1
 
 
-def test_who_submitted_it_is_in_the_trail(remote: RemoteClient) -> None:
+def test_the_submitter_is_in_the_events(remote: RemoteClient) -> None:
     event = JobEvent.objects.get(job_id=remote.submit())
     assert (event.actor_kind, event.actor_name) == ("token", "tests")
 
 
-def test_tenants_are_kept_apart() -> None:
-    everywhere, ours = ApiClient("submit", "read", tenant=None), ApiClient("submit", "read", tenant="acme")
-    job_id = everywhere.post(SUBMIT, {**INDEXING, "tenant": "globex"}).json()["job_id"]
+def test_tenants_are_isolated() -> None:
+    all_tenants, ours = ApiClient("submit", "read", tenant=None), ApiClient("submit", "read", tenant="acme")
+    job_id = all_tenants.post(SUBMIT, {**INDEXING, "tenant": "globex"}).json()["job_id"]
     assert get_job(job_id).tenant == "globex"
     assert ours.post(SUBMIT, {**INDEXING, "tenant": "globex"}).status_code == 403
     assert ours.get(f"{QUEUE}/jobs/{job_id}").status_code == 404
@@ -98,27 +98,27 @@ def test_tenants_are_kept_apart() -> None:
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_a_job_in_any_state_is_shown_in_the_words_of_addons(remote: RemoteClient, status: Status) -> None:
-    there = job_in(status, target="book-1")
-    shown = remote.api.get(f"{QUEUE}/jobs/{there.pk}").json()
-    assert set(shown) == set(IntentOut.model_fields)
-    assert shown["state"] == WORDS[status]
-    assert shown["lease_id"] is None  # only the local worker knows it
+def test_a_job_in_any_status_is_shown_with_the_state_of_the_queue_api(remote: RemoteClient, status: Status) -> None:
+    job = job_in(status, target="book-1")
+    document = remote.api.get(f"{QUEUE}/jobs/{job.pk}").json()
+    assert set(document) == set(IntentOut.model_fields)
+    assert document["state"] == STATES[status]
+    assert document["lease_id"] is None  # lease ids of local workers are not shown
 
 
 def test_a_start_has_the_documented_fields(remote: RemoteClient) -> None:
     assert set(remote.start_new_job()) == set(StartOut.model_fields)
 
 
-@pytest.mark.parametrize("state", sorted(set(WORDS.values())))
-def test_lists_can_be_of_one_state(remote: RemoteClient, state: str) -> None:
-    made = {status: str(job_in(status).pk) for status in Status}
-    listed = remote.api.list_all(f"{QUEUE}/jobs?state={state}", 1)
-    assert {item["job_id"] for item in listed} == {made[status] for status, word in WORDS.items() if word == state}
-    assert {item["state"] for item in listed} == {state}
+@pytest.mark.parametrize("state", sorted(set(STATES.values())))
+def test_lists_can_be_filtered_by_state(remote: RemoteClient, state: str) -> None:
+    ids = {status: str(job_in(status).pk) for status in Status}
+    jobs = remote.api.list_all(f"{QUEUE}/jobs?state={state}", 1)
+    assert {job["job_id"] for job in jobs} == {ids[status] for status, name in STATES.items() if name == state}
+    assert {job["state"] for job in jobs} == {state}
 
 
-def test_lists_are_newest_first_and_of_one_addon_if_asked(remote: RemoteClient) -> None:
+def test_lists_are_newest_first_and_can_be_filtered_by_addon(remote: RemoteClient) -> None:
     first, second = remote.submit(), remote.submit()
     third = RemoteClient(remote.api, addon="sounds").submit()
     assert [job["job_id"] for job in remote.api.list_all(f"{QUEUE}/jobs", 2)] == [str(third), str(second), str(first)]
@@ -128,16 +128,18 @@ def test_lists_are_newest_first_and_of_one_addon_if_asked(remote: RemoteClient) 
 @pytest.mark.parametrize(
     ("status", "state"), [(Status.QUEUED, "CANCELED"), (Status.DISPATCHING, "CANCELED"), (Status.RUNNING, "RUNNING")]
 )
-def test_what_waits_is_cancelled_and_what_runs_is_asked(remote: RemoteClient, status: Status, state: str) -> None:
-    there = job_in(status)
-    response = remote.api.post(f"{QUEUE}/jobs/{there.pk}/cancel", {"reason": "not needed"})
+def test_a_waiting_job_is_cancelled_and_a_running_one_is_asked_to_stop(
+    remote: RemoteClient, status: Status, state: str
+) -> None:
+    job = job_in(status)
+    response = remote.api.post(f"{QUEUE}/jobs/{job.pk}/cancel", {"reason": "not needed"})
     assert (response.status_code, response.json()["state"], response.json()["reason"]) == (200, state, "not needed")
-    assert get_job(there.pk).cancel_requested == (status == Status.RUNNING)
+    assert get_job(job.pk).cancel_requested == (status == Status.RUNNING)
 
 
-def test_what_has_ended_cannot_be_cancelled(remote: RemoteClient) -> None:
-    there = job_in(Status.COMPLETED)
-    refused = remote.api.post(f"{QUEUE}/jobs/{there.pk}/cancel")
+def test_an_ended_job_cannot_be_cancelled(remote: RemoteClient) -> None:
+    job = job_in(Status.COMPLETED)
+    refused = remote.api.post(f"{QUEUE}/jobs/{job.pk}/cancel")
     assert (refused.status_code, refused.json()["code"]) == (409, "wrong_state")
 
 
@@ -147,9 +149,9 @@ def test_a_retry_of_an_unknown_type_is_for_remote_workers_too(remote: RemoteClie
     assert job_services.retry(lease["job_id"]).remote
 
 
-# ---------------------------------------------------------------------- what makes no sense
+# ---------------------------------------------------------------------- bad input
 
-WRONG: list[tuple[str, dict[str, Any], list[Any]]] = [
+BAD_INPUT: list[tuple[str, dict[str, Any], list[Any]]] = [
     (SUBMIT, {"job_type": "x"}, ["addon_id"]),
     (SUBMIT, {"addon_id": "a"}, ["job_type"]),
     (SUBMIT, {**INDEXING, "addon_id": ""}, ["addon_id"]),
@@ -219,22 +221,22 @@ WRONG: list[tuple[str, dict[str, Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("where", "fields", "loc"), WRONG, ids=str)
-def test_what_makes_no_sense_names_the_field_and_changes_nothing(
-    remote: RemoteClient, where: str, fields: dict[str, Any], loc: list[Any]
+@pytest.mark.parametrize(("endpoint", "fields", "loc"), BAD_INPUT, ids=str)
+def test_bad_input_names_the_field_and_changes_nothing(
+    remote: RemoteClient, endpoint: str, fields: dict[str, Any], loc: list[Any]
 ) -> None:
-    path, body = where, fields
-    if where in ("start", "complete", "heartbeat", "release"):
+    path, body = endpoint, fields
+    if endpoint in ("start", "complete", "heartbeat", "release"):
         lease = remote.start_new_job()
-        waiting = remote.submit()
+        offered = remote.submit()
         remote.poll()
         path = {
-            "start": f"{QUEUE}/jobs/{waiting}/start",
+            "start": f"{QUEUE}/jobs/{offered}/start",
             "complete": f"{QUEUE}/jobs/{lease['job_id']}/complete",
             "heartbeat": f"{LEASE}/{lease['lease_id']}/heartbeat",
             "release": f"{LEASE}/{lease['lease_id']}/release",
-        }[where]
-        if where == "complete" and loc != ["lease_id"]:
+        }[endpoint]
+        if endpoint == "complete" and loc != ["lease_id"]:
             body = {"lease_id": lease["lease_id"], **fields}
     before = {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}
     refused = remote.api.client.post(
@@ -261,5 +263,5 @@ def test_what_makes_no_sense_names_the_field_and_changes_nothing(
         (f"{QUEUE}/jobs?cursor=x", "cursor"),
     ],
 )
-def test_parameters_that_make_no_sense_are_named(remote: RemoteClient, path: str, name: str) -> None:
+def test_bad_parameters_are_named(remote: RemoteClient, path: str, name: str) -> None:
     assert read_error_locations(remote.api.get(path)) == [["query", name]]

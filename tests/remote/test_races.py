@@ -1,4 +1,4 @@
-"""Many at once: limits hold exactly over any number of servers and pollers, and a job is started by one of them."""
+"""Concurrent pollers: limits hold exactly over any number of servers, and a job is started by one of them."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from tests.support.remote_workers import ADDON, RemoteWorkers
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until
 
 SERVERS, POLLERS, JOBS, LIMIT = 2, 6, 40, 3
-LIMITED = {**LONG_LEASE_SETTINGS, "LIMITS": {"global": LIMIT}}
+LIMITED_SETTINGS = {**LONG_LEASE_SETTINGS, "LIMITS": {"global": LIMIT}}
 
 
 @pytest.fixture
-def crew(fleet: Fleet) -> Iterator[RemoteWorkers]:
-    with RemoteWorkers(fleet) as made:
-        yield made
-        print(made.logs())
+def workers(fleet: Fleet) -> Iterator[RemoteWorkers]:
+    with RemoteWorkers(fleet) as workers:
+        yield workers
+        print(workers.logs())
 
 
 class Poller(threading.Thread):
-    """Takes whatever it is offered, holds it for a moment and completes it, until nothing is left."""
+    """Start every offered job, hold it for a moment and complete it, until all jobs are completed."""
 
     def __init__(self, number: int, url: str, token: str, done: threading.Event) -> None:
         super().__init__(daemon=True)
-        self.who = {"worker_id": f"poller-{number}"}
+        self.start_body = {"worker_id": f"poller-{number}"}
         self.caller, self.done = HttpClient(url, token), done
         self.statuses: Counter[int] = Counter()
         self.failure: Exception | None = None
@@ -45,30 +45,30 @@ class Poller(threading.Thread):
     def run(self) -> None:
         try:
             while not self.done.is_set():
-                offered = self.caller.parse(self.caller.get(f"/queue/dispatchable?addon_id={ADDON}&limit={LIMIT}"))
-                for item in offered["items"]:
-                    self.take(item["job_id"])
-        except Exception as error:  # noqa: BLE001 — told to the test, which fails with it
+                offers = self.caller.parse(self.caller.get(f"/queue/dispatchable?addon_id={ADDON}&limit={LIMIT}"))
+                for offer in offers["items"]:
+                    self.run_job(offer["job_id"])
+        except Exception as error:  # noqa: BLE001 — reported to the test, which fails with it
             self.failure = error
 
-    def take(self, job_id: str) -> None:
-        started = self.caller.post(f"/queue/jobs/{job_id}/start", self.who)
-        assert started is not None
-        self.statuses[started[0]] += 1
-        if started[0] == 200:
+    def run_job(self, job_id: str) -> None:
+        response = self.caller.post(f"/queue/jobs/{job_id}/start", self.start_body)
+        assert response is not None
+        self.statuses[response[0]] += 1
+        if response[0] == 200:
             time.sleep(0.01)  # the work
-            lease = self.caller.parse(started)["lease_id"]
+            lease = self.caller.parse(response)["lease_id"]
             self.caller.parse(self.caller.post(f"/queue/jobs/{job_id}/complete", {"lease_id": lease, "state": "DONE"}))
 
 
-def drain(crew: RemoteWorkers, sabotage: str = "") -> tuple[int, list[Poller]]:
-    """All of them over all servers. Returns the largest number of active jobs that was ever seen."""
+def drain(workers: RemoteWorkers, sabotage: str = "") -> tuple[int, list[Poller]]:
+    """Run all jobs with all pollers over all servers; return the peak of active jobs, and the pollers."""
     for number in range(JOBS):
         fields: dict[str, Any] = {"addon_id": ADDON, "job_type": "remote.work", "payload": {"number": number}}
         remote.submit(fields, actor=PYTHON)
-    urls = [crew.start_server(settings=LIMITED, sabotage=sabotage) for _ in range(SERVERS)]
+    urls = [workers.start_server(settings=LIMITED_SETTINGS, sabotage=sabotage) for _ in range(SERVERS)]
     done = threading.Event()
-    pollers = [Poller(number, urls[number % SERVERS], crew.token, done) for number in range(POLLERS)]
+    pollers = [Poller(number, urls[number % SERVERS], workers.token, done) for number in range(POLLERS)]
     for poller in pollers:
         poller.start()
     peak = 0
@@ -78,7 +78,7 @@ def drain(crew: RemoteWorkers, sabotage: str = "") -> tuple[int, list[Poller]]:
         peak = max(peak, Job.objects.active().count())
         return not Job.objects.exclude(status=Status.COMPLETED).exists() or any(poller.failure for poller in pollers)
 
-    wait_until(is_drained, 90, crew.logs)
+    wait_until(is_drained, 90, workers.logs)
     done.set()
     for poller in pollers:
         poller.join()
@@ -86,17 +86,17 @@ def drain(crew: RemoteWorkers, sabotage: str = "") -> tuple[int, list[Poller]]:
     return peak, pollers
 
 
-def test_no_number_of_servers_and_pollers_exceeds_a_limit(crew: RemoteWorkers) -> None:
-    peak, pollers = drain(crew)
+def test_no_number_of_servers_and_pollers_exceeds_a_limit(workers: RemoteWorkers) -> None:
+    peak, pollers = drain(workers)
     assert peak <= LIMIT
     assert sum((poller.statuses for poller in pollers), Counter())[200] == JOBS
     assert set().union(*(poller.statuses for poller in pollers)) <= {200, 409}
     assert JobRun.objects.filter(status=Status.COMPLETED).count() == JOBS
 
 
-@pytest.mark.pg_only  # on SQLite there is only one writer at a time: a count cannot grow old
-def test_offers_that_are_counted_without_a_lock_exceed_it(crew: RemoteWorkers) -> None:
-    peak, _ = drain(crew, sabotage="skip_limit_locks")
+@pytest.mark.pg_only  # SQLite has one writer at a time: a count cannot be outdated
+def test_offers_that_are_counted_without_a_lock_exceed_it(workers: RemoteWorkers) -> None:
+    peak, _ = drain(workers, sabotage="skip_limit_locks")
     assert peak > LIMIT
 
 
@@ -106,16 +106,16 @@ def test_one_job_is_started_by_one_of_many(settings: Any) -> None:
     first = RemoteClient()
     job_id = first.submit()
     first.poll()
-    answers: list[int] = []
-    together = threading.Barrier(8)
+    statuses: list[int] = []
+    barrier = threading.Barrier(8)
 
-    def try_it(number: int) -> None:
-        together.wait()
-        answers.append(RemoteClient(first.api, worker=f"indexer-{number}").try_start(job_id).status_code)
+    def start_job(number: int) -> None:
+        barrier.wait()
+        statuses.append(RemoteClient(first.api, worker=f"indexer-{number}").try_start(job_id).status_code)
         connection.close()
 
-    _all_at_once(try_it, 8)
-    assert Counter(answers) == {200: 1, 409: 7}
+    _run_concurrently(start_job, 8)
+    assert Counter(statuses) == {200: 1, 409: 7}
 
 
 @pytest.mark.django_db(transaction=True)
@@ -125,21 +125,21 @@ def test_one_slot_gets_one_of_many_jobs(settings: Any) -> None:
     ids: list[UUID] = [worker.submit() for _ in range(8)]
     worker.poll()
     codes: list[Any] = []
-    together = threading.Barrier(8)
+    barrier = threading.Barrier(8)
 
-    def try_it(number: int) -> None:
-        together.wait()
+    def start_job(number: int) -> None:
+        barrier.wait()
         codes.append(worker.try_start(ids[number]).json().get("code"))
         connection.close()
 
-    _all_at_once(try_it, 8)
+    _run_concurrently(start_job, 8)
     assert Counter(codes) == {None: 1, "slot_busy": 7}
     assert Job.objects.filter(status=Status.RUNNING).count() == 1
 
 
-def _all_at_once(target: Any, threads: int) -> None:
-    running = [threading.Thread(target=target, args=(number,)) for number in range(threads)]
-    for item in running:
-        item.start()
-    for item in running:
-        item.join()
+def _run_concurrently(target: Any, count: int) -> None:
+    threads = [threading.Thread(target=target, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
