@@ -1,4 +1,4 @@
-"""Schedules in the console: written through the same gates, operated by permission, past and future on the page."""
+"""Schedules in the console: same validation as the API, actions by permission, past and next fires on the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.admin_users import create_reader, log_in
 from tests.support.schedules import NOON, TYPE, create_due_schedule, create_schedule, list_fire_times
 from tests.support.snapshots import dump_tables
 
-ADD = {
+FORM = {
     "name": "nightly",
     "tenant": "default",
     "enabled": "on",
@@ -37,22 +37,22 @@ ADD = {
 }
 
 
-def add(client: Client, **data: str) -> Any:
-    return client.post(f"{get_list_url(Schedule)}add/", {**ADD, **data})
+def post_form(client: Client, **data: str) -> Any:
+    return client.post(f"{get_list_url(Schedule)}add/", {**FORM, **data})
 
 
-def errors(response: Any) -> dict[str, str]:
+def read_errors(response: Any) -> dict[str, str]:
     assert response.status_code == 200
     return {name: " ".join(error) for name, error in response.context["adminform"].form.errors.items()}
 
 
-def verb_url(row: Schedule, verb: str) -> str:
+def get_action_url(row: Schedule, verb: str) -> str:
     return get_page_url(row).replace("/change/", f"/verb/{verb}/")
 
 
-def test_a_schedule_written_here_is_as_one_of_the_api(boss: Client) -> None:
+def test_a_schedule_created_here_is_like_one_of_the_api(boss: Client) -> None:
     assert boss.get(f"{get_list_url(Schedule)}add/").status_code == 200
-    assert add(boss, priority="75", target="book-1").status_code == 302
+    assert post_form(boss, priority="75", target="book-1").status_code == 302
     row = Schedule.objects.get()
     assert (row.cron, row.timezone, row.params, row.priority, row.target) == (
         "0 3 * * *",
@@ -67,9 +67,9 @@ def test_a_schedule_written_here_is_as_one_of_the_api(boss: Client) -> None:
 
 def test_the_other_rules_and_a_template(boss: Client) -> None:
     template = JobTemplateFactory.create(name="preset", job_type=TYPE)
-    assert add(boss, cron="", every_sec="90", template=str(template.pk), job_type="").status_code == 302
+    assert post_form(boss, cron="", every_sec="90", template=str(template.pk), job_type="").status_code == 302
     once = {"cron": "", "run_at_0": "2099-01-01", "run_at_1": "00:00:00"}
-    assert add(boss, name="once", **once).status_code == 302
+    assert post_form(boss, name="once", **once).status_code == 302
     every, single = Schedule.objects.order_by("pk")
     assert (every.every_sec, every.template, every.job_type) == (90, template, "")
     assert every.anchor_at is not None
@@ -77,7 +77,7 @@ def test_the_other_rules_and_a_template(boss: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "data", "why"),
+    ("field", "data", "reason"),
     [
         ("cron", {"cron": "61 * * * *"}, "bad field: minute"),
         ("cron", {"cron": "0 0 31 2 *"}, "never comes due"),
@@ -102,31 +102,31 @@ def test_the_other_rules_and_a_template(boss: Client) -> None:
         ("jitter_sec", {"jitter_sec": "-1"}, ""),
     ],
 )
-def test_nonsense_is_refused_at_its_field_with_the_reason(field: str, data: Any, why: str, boss: Client) -> None:
+def test_bad_input_is_refused_at_its_field_with_the_reason(field: str, data: Any, reason: str, boss: Client) -> None:
     before = dump_tables()
-    found = errors(add(boss, **data))
-    assert (set(found), why in found[field]) == ({field}, True), found
+    errors = read_errors(post_form(boss, **data))
+    assert (set(errors), reason in errors[field]) == ({field}, True), errors
     assert dump_tables() == before
     row = create_schedule(name="there")
     before = dump_tables()
     if field != "tenant":
-        boss.post(get_page_url(row), {**ADD, **data})
+        boss.post(get_page_url(row), {**FORM, **data})
         assert dump_tables() == before
 
 
-def test_a_constraint_of_the_database_never_speaks(boss: Client) -> None:
-    found = errors(add(boss, name="", cron="", job_type="", priority="101", params="["))
-    assert "Constraint" not in str(found), found
-    found = errors(add(boss, name="", cron="0 3 * * *", every_sec="0"))
-    assert "Constraint" not in str(found), found
+def test_no_error_is_the_text_of_a_database_constraint(boss: Client) -> None:
+    errors = read_errors(post_form(boss, name="", cron="", job_type="", priority="101", params="["))
+    assert "Constraint" not in str(errors), errors
+    errors = read_errors(post_form(boss, name="", cron="0 3 * * *", every_sec="0"))
+    assert "Constraint" not in str(errors), errors
 
 
-def test_an_empty_form_proposes_what_the_services_take_for_unsaid(boss: Client) -> None:
+def test_an_empty_form_has_the_defaults_of_the_services(boss: Client) -> None:
     form = boss.get(f"{get_list_url(Schedule)}add/").context["adminform"].form
-    unsaid = validation.clean_fields(dict.fromkeys(validation.VALIDATORS.keys() - {"name"}), {})
-    for name in unsaid.keys() - {"params"}:
-        is_empty = unsaid[name] is None or unsaid[name] == ""
-        assert form[name].value() in (None, "") if is_empty else form[name].value() == unsaid[name]
+    defaults = validation.clean_fields(dict.fromkeys(validation.VALIDATORS.keys() - {"name"}), {})
+    for name in defaults.keys() - {"params"}:
+        is_empty = defaults[name] is None or defaults[name] == ""
+        assert form[name].value() in (None, "") if is_empty else form[name].value() == defaults[name]
     assert not form["params"].value()
     expected = {
         "timezone": "UTC",
@@ -140,22 +140,25 @@ def test_an_empty_form_proposes_what_the_services_take_for_unsaid(boss: Client) 
 
 
 def test_two_cannot_share_a_name(boss: Client) -> None:
-    assert add(boss).status_code == 302
-    assert errors(add(boss))
+    assert post_form(boss).status_code == 302
+    assert read_errors(post_form(boss))
     other = create_schedule(name="other")
-    boss.post(get_page_url(other), {**ADD, "name": "nightly"})
+    boss.post(get_page_url(other), {**FORM, "name": "nightly"})
     other.refresh_from_db()
     assert other.name == "other"
 
 
-def test_an_edit_changes_what_was_changed_and_nothing_else(boss: Client) -> None:
+def test_an_edit_changes_the_edited_fields_and_nothing_else(boss: Client) -> None:
     row = create_schedule(
         name="nightly", cron="0 3 * * *", params={"password": "hunter2", "a": 1}, timezone="Europe/Berlin"
     )
     next_fire_at = row.next_fire_at
-    shown = boss.get(get_page_url(row)).context["adminform"].form["params"].value()
-    assert "hunter2" not in shown
-    assert boss.post(get_page_url(row), {**ADD, "params": shown.replace("1", "2"), "priority": "3"}).status_code == 302
+    masked_params = boss.get(get_page_url(row)).context["adminform"].form["params"].value()
+    assert "hunter2" not in masked_params
+    assert (
+        boss.post(get_page_url(row), {**FORM, "params": masked_params.replace("1", "2"), "priority": "3"}).status_code
+        == 302
+    )
     row.refresh_from_db()
     assert (row.params, row.priority, row.next_fire_at, row.edited) == (
         {"password": "hunter2", "a": 2},
@@ -163,16 +166,16 @@ def test_an_edit_changes_what_was_changed_and_nothing_else(boss: Client) -> None
         next_fire_at,
         True,
     )
-    boss.post(get_page_url(row), {**ADD, "params": shown, "cron": "30 4 * * *"})
+    boss.post(get_page_url(row), {**FORM, "params": masked_params, "cron": "30 4 * * *"})
     row.refresh_from_db()
     assert row.next_fire_at != next_fire_at
 
 
-def test_who_may_not_see_params_does_not_overwrite_them(db: Any) -> None:
+def test_an_editor_who_may_not_see_params_does_not_overwrite_them(db: Any) -> None:
     editor = log_in(create_reader("editor", "change_schedule"))
     row = create_schedule(name="nightly", params={"text": "kept"})
     assert "kept" not in editor.get(get_page_url(row)).content.decode()
-    assert editor.post(get_page_url(row), {**ADD, "params": '{"text": "mine"}'}).status_code == 302
+    assert editor.post(get_page_url(row), {**FORM, "params": '{"text": "mine"}'}).status_code == 302
     row.refresh_from_db()
     assert (row.cron, row.params) == ("0 3 * * *", {"text": "kept"})
 
@@ -181,10 +184,10 @@ def test_a_reader_reads_and_changes_nothing(looker: Client) -> None:
     row = create_due_schedule()
     before = dump_tables()
     assert looker.get(get_page_url(row)).status_code == 200
-    assert looker.post(get_page_url(row), ADD).status_code == 403
-    assert add(looker).status_code == 403
+    assert looker.post(get_page_url(row), FORM).status_code == 403
+    assert post_form(looker).status_code == 403
     for verb in ("trigger", "skip", "enable", "disable"):
-        assert looker.post(verb_url(row, verb)).status_code == 403
+        assert looker.post(get_action_url(row, verb)).status_code == 403
         run_action(looker, verb, [row])
     assert dump_tables() == before
 
@@ -193,19 +196,19 @@ VERBS = {"trigger": "triggered", "skip": "skips a fire", "enable": "enabled", "d
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_each_verb_takes_its_own_permission_as_an_action_and_as_a_button(verb: str, db: Any) -> None:
+def test_each_action_requires_its_own_permission_in_the_list_and_on_the_page(verb: str, db: Any) -> None:
     rows = [create_due_schedule(timezone.now() + timedelta(days=1)) for _ in range(2)]
     if verb == "enable":
         for row in rows:
             services.disable(row.pk)
     client = log_in(create_reader("operator", f"{verb}_schedule"))
     others = log_in(create_reader("another", *(f"{other}_schedule" for other in VERBS if other != verb)))
-    assert others.post(verb_url(rows[0], verb)).status_code == 403
-    assert [item.name for item, _url in client.get(get_page_url(rows[0])).context["buttons"]] == [verb]
+    assert others.post(get_action_url(rows[0], verb)).status_code == 403
+    assert [button.name for button, _url in client.get(get_page_url(rows[0])).context["buttons"]] == [verb]
     messages = read_messages(run_action(client, verb, rows[:1], reason="as agreed"))
     assert f"1 schedule {VERBS[verb]}" in messages
-    assert client.post(verb_url(rows[1], verb)).status_code == 302
-    assert client.get(verb_url(rows[1], verb)).status_code == 405
+    assert client.post(get_action_url(rows[1], verb)).status_code == 302
+    assert client.get(get_action_url(rows[1], verb)).status_code == 405
     if verb == "trigger":
         assert {job.schedule_id for job in Job.objects.all()} == {row.pk for row in rows}
     else:
@@ -214,18 +217,18 @@ def test_each_verb_takes_its_own_permission_as_an_action_and_as_a_button(verb: s
         assert {row.enabled for row in rows} == {verb != "disable"}
 
 
-def test_a_verb_that_cannot_says_why(boss: Client) -> None:
-    silent, broken = (
-        create_schedule(enabled=False, name="silent"),
+def test_an_action_that_fails_says_why(boss: Client) -> None:
+    disabled, broken = (
+        create_schedule(enabled=False, name="disabled"),
         ScheduleFactory.create(job_type="gone", name="broken"),
     )
-    messages = read_messages(run_action(boss, "skip", [silent]))
+    messages = read_messages(run_action(boss, "skip", [disabled]))
     assert "0 schedules skip a fire" in messages
-    assert "“silent” has no next run to skip" in messages
+    assert "“disabled” has no next run to skip" in messages
     assert "gone" in read_messages(run_action(boss, "trigger", [broken]))
 
 
-def test_the_page_shows_what_comes_and_what_was(boss: Client) -> None:
+def test_the_page_shows_next_and_past_fires(boss: Client) -> None:
     row = create_due_schedule(cron="30 2 * * *", timezone="Europe/Berlin", misfire_grace_sec=3600)
     Schedule.objects.filter(pk=row.pk).update(next_fire_at="2027-03-27T01:30:00Z")
     page = boss.get(get_page_url(row)).content.decode()
@@ -240,14 +243,14 @@ def test_the_page_shows_what_comes_and_what_was(boss: Client) -> None:
     assert "clocks" in boss.get(get_list_url(Schedule)).content.decode() or row.next_fire_at is not None
 
 
-def test_a_broken_row_can_be_opened_listed_and_mended(boss: Client) -> None:
+def test_a_broken_row_can_be_opened_listed_and_repaired(boss: Client) -> None:
     row = ScheduleFactory.create(
         name="broken", cron="nonsense", timezone="Mars/Phobos", job_type="gone", next_fire_at=NOON
     )
     assert boss.get(get_list_url(Schedule)).status_code == 200
     page = boss.get(get_page_url(row)).content.decode()
     assert "This schedule is broken" in page
-    assert boss.post(get_page_url(row), ADD).status_code == 302
+    assert boss.post(get_page_url(row), FORM).status_code == 302
     row.refresh_from_db()
     assert (row.cron, row.job_type) == ("0 3 * * *", TYPE)
 

@@ -1,4 +1,4 @@
-"""Schedules over HTTP: the shapes and codes of the contract, and nothing that makes a 500."""
+"""Schedules over HTTP: fields and codes follow the contract, and no input causes a 500."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.models import Job
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from tests.factories import JobTemplateFactory, ScheduleFactory
-from tests.schedules.test_services import REFUSED
+from tests.schedules.test_services import BAD_FIELDS
 from tests.support import executor
 from tests.support.api_client import ApiClient, read_error_locations
 from tests.support.schedules import NOON, TYPE, create_due_schedule, list_jobs
@@ -22,7 +22,7 @@ from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
-PLAIN = {"name": "nightly", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "job_type": TYPE, "params": {"a": 1}}
+NIGHTLY = {"name": "nightly", "cron": "0 3 * * *", "timezone": "Europe/Berlin", "job_type": TYPE, "params": {"a": 1}}
 FIELDS = {
     *("id", "name", "tenant", "cron", "every_sec", "anchor_at", "run_at", "timezone", "max_fires", "enabled"),
     *("job_type", "template", "params", "priority", "target", "resource", "catch_up", "catch_up_max", "overlap"),
@@ -36,13 +36,13 @@ def api() -> ApiClient:
 
 
 def create_schedule(api: ApiClient, **fields: Any) -> dict[str, Any]:
-    response = api.post("/schedules", {**PLAIN, **fields})
+    response = api.post("/schedules", {**NIGHTLY, **fields})
     assert response.status_code == 201, response.content
     document: dict[str, Any] = response.json()
     return document
 
 
-def test_a_schedule_is_made_read_changed_and_deleted(api: ApiClient) -> None:
+def test_a_schedule_is_created_read_changed_and_deleted(api: ApiClient) -> None:
     schedule = create_schedule(api, priority="HIGH", target="book-1")
     assert set(schedule) >= FIELDS
     assert (schedule["priority"], schedule["catch_up"], schedule["overlap"]) == (75, "latest", "allow")
@@ -52,7 +52,7 @@ def test_a_schedule_is_made_read_changed_and_deleted(api: ApiClient) -> None:
     changed = api.patch(path, {"cron": "30 4 * * *", "priority": None}).json()
     assert (changed["cron"], changed["priority"], changed["name"]) == ("30 4 * * *", None, "nightly")
     assert changed["next_fire_at"] != schedule["next_fire_at"]
-    assert [schedule["id"] for schedule in api.get("/schedules").json()["items"]] == [schedule["id"]]
+    assert [item["id"] for item in api.get("/schedules").json()["items"]] == [schedule["id"]]
     assert (api.delete(path).status_code, api.get(path).status_code) == (204, 404)
 
 
@@ -67,18 +67,18 @@ def test_rules_and_templates_in_all_their_forms(api: ApiClient) -> None:
     assert create_schedule(api, name="d", every_sec=60.0, cron=None)["every_sec"] == 60
 
 
-@pytest.mark.parametrize(("fields", "where"), REFUSED)
-def test_nonsense_is_422_and_names_the_field(fields: dict[str, Any], where: list[Any], api: ApiClient) -> None:
+@pytest.mark.parametrize(("fields", "loc"), BAD_FIELDS)
+def test_bad_input_is_422_and_names_the_field(fields: dict[str, Any], loc: list[Any], api: ApiClient) -> None:
     if any(isinstance(value, float) and value != value for value in fields.values()):
         fields = {**fields, "every_sec": "NaN"}  # JSON has no such number
     before = dump_tables()["Schedule"]
-    assert read_error_locations(api.post("/schedules", {**PLAIN, "params": {}, **fields}))[0] == ["body", *where]
+    assert read_error_locations(api.post("/schedules", {**NIGHTLY, "params": {}, **fields}))[0] == ["body", *loc]
     assert dump_tables()["Schedule"] == before
 
 
 def test_a_name_that_is_taken_is_409(api: ApiClient) -> None:
     create_schedule(api)
-    response = api.post("/schedules", PLAIN)
+    response = api.post("/schedules", NIGHTLY)
     assert (response.status_code, response.json()["code"]) == (409, "name_taken")
 
 
@@ -89,7 +89,7 @@ def test_a_template_that_a_schedule_uses_cannot_be_deleted(api: ApiClient) -> No
     assert (response.status_code, response.json()["code"]) == (409, "in_use")
 
 
-def test_verbs_answer_with_what_they_did(api: ApiClient) -> None:
+def test_actions_return_their_result(api: ApiClient) -> None:
     schedule = create_schedule(api)
     path = f"/schedules/{schedule['id']}"
     disabled = api.post(f"{path}/disable", {"reason": "too loud"})
@@ -110,7 +110,7 @@ def test_verbs_answer_with_what_they_did(api: ApiClient) -> None:
 
 
 @pytest.mark.parametrize("body", [{"reason": 5}, {"reason": "x" * 2001}, {"reason": "\0"}, {"why": "x"}, [], '"x"'])
-def test_a_verbs_body_is_judged_too(body: Any, api: ApiClient) -> None:
+def test_the_body_of_an_action_is_validated_too(body: Any, api: ApiClient) -> None:
     path = f"/schedules/{create_schedule(api)['id']}"
     for verb in ("trigger", "enable", "disable", "skip-next"):
         assert api.post(f"{path}/{verb}", body).status_code == 422, verb
@@ -123,16 +123,16 @@ def test_previews_of_a_schedule_and_of_an_expression(api: ApiClient) -> None:
     assert set(items[0]) == {"fire_at", "local", "note"}
     assert items[0]["local"][11:16] == "03:00"
     assert items[0]["local"][-6:] in ("+01:00", "+02:00")
-    same = api.get("/schedules/preview?cron=0+3+*+*+*&timezone=Europe/Berlin&count=5").json()["items"]
-    assert same == items
+    preview = api.get("/schedules/preview?cron=0+3+*+*+*&timezone=Europe/Berlin&count=5").json()["items"]
+    assert preview == items
     year = api.get("/schedules/preview?cron=30+2+*+*+*&timezone=Europe/Berlin&count=400").json()["items"]
-    notes = [item["note"] for item in year if item["note"]]
+    notes = [fire["note"] for fire in year if fire["note"]]
     assert any("does not exist on this day" in note for note in notes)
     assert any("comes twice on this day" in note for note in notes)
 
 
 @pytest.mark.parametrize(
-    ("query", "where"),
+    ("query", "loc"),
     [
         ("", "cron"),
         ("cron=x", "cron"),
@@ -148,11 +148,11 @@ def test_previews_of_a_schedule_and_of_an_expression(api: ApiClient) -> None:
         ("cron=*+*+*+*+*&cron=*+*+*+*+*", "cron"),
     ],
 )
-def test_a_preview_of_nonsense_is_422(query: str, where: str, api: ApiClient) -> None:
-    assert read_error_locations(api.get(f"/schedules/preview?{query}")) == [["query", where]]
+def test_a_preview_of_bad_input_is_422(query: str, loc: str, api: ApiClient) -> None:
+    assert read_error_locations(api.get(f"/schedules/preview?{query}")) == [["query", loc]]
 
 
-def test_fires_are_listed_latest_first_with_what_became_of_them(api: ApiClient) -> None:
+def test_fires_are_listed_latest_first_with_their_outcomes(api: ApiClient) -> None:
     row = create_due_schedule(misfire_grace_sec=3600, overlap="skip")
     fire_due(NOON + timedelta(minutes=2))
     failed = executor.fail(executor.claim(list_jobs(row)[0]), retry_in=0)
@@ -161,7 +161,7 @@ def test_fires_are_listed_latest_first_with_what_became_of_them(api: ApiClient) 
     assert (first["fire_time"], first["job_id"]) == ("2026-06-15T12:00:00Z", str(failed.pk))
     assert (first["outcome"], first["last_job_id"]) == ("QUEUED", str(failed.retried_by.pk))
     assert (skipped["outcome"], "overlap" in skipped["note"]) == ("SKIPPED", True)
-    assert [item["id"] for item in api.list_all(path, 1)] == [item["id"] for item in api.get(path).json()["items"]]
+    assert [fire["id"] for fire in api.list_all(path, 1)] == [fire["id"] for fire in api.get(path).json()["items"]]
 
 
 def test_a_broken_row_is_shown_and_previewed_without_a_500(api: ApiClient) -> None:
@@ -182,15 +182,15 @@ def test_a_broken_row_is_shown_and_previewed_without_a_500(api: ApiClient) -> No
 
 def test_lists_are_filtered(api: ApiClient) -> None:
     one, two = create_schedule(api, name="one"), create_schedule(api, name="two", enabled=False)
-    found = lambda query: [schedule["id"] for schedule in api.get(f"/schedules?{query}").json()["items"]]  # noqa: E731
-    assert found("") == [two["id"], one["id"]]
-    assert (found("enabled=true"), found("enabled=false")) == ([one["id"]], [two["id"]])
-    assert (found("name=one"), found(f"job_type={TYPE}"), found("job_type=x")) == (
+    list_ids = lambda query: [schedule["id"] for schedule in api.get(f"/schedules?{query}").json()["items"]]  # noqa: E731
+    assert list_ids("") == [two["id"], one["id"]]
+    assert (list_ids("enabled=true"), list_ids("enabled=false")) == ([one["id"]], [two["id"]])
+    assert (list_ids("name=one"), list_ids(f"job_type={TYPE}"), list_ids("job_type=x")) == (
         [one["id"]],
         [two["id"], one["id"]],
         [],
     )
-    assert found("tenant=acme") == []
+    assert list_ids("tenant=acme") == []
     assert read_error_locations(api.get("/schedules?enabled=yes")) == [["query", "enabled"]]
 
 
@@ -209,7 +209,7 @@ def test_jobs_are_listed_by_their_schedule(api: ApiClient) -> None:
         ("skip-next", "skip_schedule"),
     ],
 )
-def test_a_session_needs_the_permission_of_its_verb(verb: str, permission: str) -> None:
+def test_a_session_needs_the_permission_of_the_action(verb: str, permission: str) -> None:
     row = create_due_schedule(timezone.now() + timedelta(days=1))
     user = User.objects.create_user("staff", is_staff=True)
     client = Client()
@@ -223,7 +223,7 @@ def test_a_session_needs_the_permission_of_its_verb(verb: str, permission: str) 
     assert client.post(path).status_code in (200, 201)
 
 
-def test_who_may_not_see_payloads_sees_no_params() -> None:
+def test_a_user_who_may_not_see_payloads_sees_no_params() -> None:
     row = create_due_schedule(params={"secretive": 1})
     user = User.objects.create_user("staff", is_staff=True)
     user.user_permissions.set(Permission.objects.filter(codename="view_job"))

@@ -1,4 +1,4 @@
-"""`manage.py schedules`: the same services at a terminal, with exit codes that scripts can trust."""
+"""`manage.py schedules` calls the services and exits with documented codes."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ pytestmark = pytest.mark.django_db
 NIGHTLY = ("schedules", "add", "nightly", TYPE, "a=1", "--cron", "0 3 * * *", "--timezone", "Europe/Berlin")
 
 
-def test_a_schedule_is_made_and_listed() -> None:
+def test_a_schedule_is_created_and_listed() -> None:
     assert call(*NIGHTLY).code == 0
     row = Schedule.objects.get()
     assert (row.name, row.cron, row.timezone, row.params) == ("nightly", "0 3 * * *", "Europe/Berlin", {"a": 1})
-    listed = call("schedules", "list")
-    assert "nightly" in listed.out
-    assert "0 3 * * * Europe/Berlin" in listed.out
+    listing = call("schedules", "list")
+    assert "nightly" in listing.out
+    assert "0 3 * * * Europe/Berlin" in listing.out
     (document,) = call("schedules", "list", "--json").json
-    assert (document["name"], document["next_fire_at"]) == ("nightly", listed.out.split("\n")[1].split("  ")[4].strip())
+    assert (document["name"], document["next_fire_at"]) == (
+        "nightly",
+        listing.out.split("\n")[1].split("  ")[4].strip(),
+    )
 
 
-def test_every_option_arrives_where_it_belongs() -> None:
+def test_every_option_sets_its_field() -> None:
     JobTemplateFactory.create(name="preset", job_type=TYPE, tenant="acme")
-    options = ("--every", "15m", "--anchor", "2026-01-01T00:00:00Z", "--max-fires", 3, "--priority", "HIGH")
-    others = (
+    rule = ("--every", "15m", "--anchor", "2026-01-01T00:00:00Z", "--max-fires", 3, "--priority", "HIGH")
+    policy = (
         "--target",
         "book-1",
         "--resource",
@@ -46,9 +49,9 @@ def test_every_option_arrives_where_it_belongs() -> None:
         "--overlap",
         "skip",
     )
-    last = ("--grace", "2m", "--jitter", "0", "--fire-time-param", "when", "--disabled", "--tenant", "acme")
+    remaining = ("--grace", "2m", "--jitter", "0", "--fire-time-param", "when", "--disabled", "--tenant", "acme")
     result = call(
-        *("schedules", "create", "often", "--template", "preset", "--params", '{"x": 1}'), *options, *others, *last
+        *("schedules", "create", "often", "--template", "preset", "--params", '{"x": 1}'), *rule, *policy, *remaining
     )
     assert (result.code, result.err) == (0, "")
     row = Schedule.objects.get()
@@ -60,7 +63,7 @@ def test_every_option_arrives_where_it_belongs() -> None:
     assert call("schedules", "add", "soon", TYPE, "--at", "+10m").code == 0
 
 
-def test_params_and_options_may_stand_in_any_order() -> None:
+def test_params_and_options_may_come_in_any_order() -> None:
     result = call(
         "schedules", "add", "--cron", "@daily", "nightly", TYPE, "--priority", 3, "a=1", "--target", "t", "b=2"
     )
@@ -68,7 +71,7 @@ def test_params_and_options_may_stand_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("arguments", "message"),
     [
         (("nightly", TYPE), "exactly one of cron"),
         (("nightly", TYPE, "--cron", "61 * * * *"), "bad field: minute"),
@@ -88,14 +91,14 @@ def test_params_and_options_may_stand_in_any_order() -> None:
         (("nightly", TYPE, "--at", "2020-01-01T00:00:00Z"), "has passed"),
     ],
 )
-def test_nonsense_is_exit_code_2_and_one_line(words: tuple[Any, ...], text: str) -> None:
-    result = call("schedules", "add", *words)
+def test_bad_input_is_exit_code_2_and_one_line(arguments: tuple[Any, ...], message: str) -> None:
+    result = call("schedules", "add", *arguments)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
-    assert text in result.err
+    assert message in result.err
     assert not Schedule.objects.exists()
 
 
-def test_verbs_by_name_and_by_id() -> None:
+def test_actions_by_name_and_by_id() -> None:
     call(*NIGHTLY)
     row = Schedule.objects.get()
     assert call("schedules", "disable", "nightly", "--reason", "too loud").code == 0
@@ -115,14 +118,14 @@ def test_verbs_by_name_and_by_id() -> None:
 
 
 @pytest.mark.parametrize("verb", ["enable", "disable", "skip-next", "trigger", "delete", "preview", "fires"])
-def test_what_is_not_there_is_exit_code_1(verb: str) -> None:
+def test_an_unknown_schedule_is_exit_code_1(verb: str) -> None:
     result = call("schedules", verb, "nowhere")
     assert (result.code, result.err) == (1, "There is no such schedule.\n")
 
 
 def test_previews_and_fires() -> None:
-    lines = call("schedules", "preview", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin", "--count", 3).out
-    assert lines.count("T02:30:00+0") == 3 or "does not exist" in lines
+    output = call("schedules", "preview", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin", "--count", 3).out
+    assert output.count("T02:30:00+0") == 3 or "does not exist" in output
     assert call("schedules", "preview").code == 2
     assert call("schedules", "preview", "--cron", "@daily", "--count", "0").code == 2
     assert call("schedules", "preview", "--cron", "0 0 31 2 *").code == 2
@@ -134,7 +137,7 @@ def test_previews_and_fires() -> None:
     assert "2026-06-15T12:00:00Z  QUEUED" in call("schedules", "fires", "busy").out
 
 
-def test_tick_fires_what_is_due_every_time_it_is_called() -> None:
+def test_every_tick_fires_due_schedules() -> None:
     from django.utils import timezone
 
     row = create_due_schedule(timezone.now().replace(second=0, microsecond=0), misfire_grace_sec=3600)
@@ -145,6 +148,6 @@ def test_tick_fires_what_is_due_every_time_it_is_called() -> None:
     assert len(list_jobs(row)) == 2
 
 
-def test_the_command_is_there_under_our_own_name_too() -> None:
+def test_the_command_also_runs_through_jobscheduler() -> None:
     call(*NIGHTLY)
     assert "nightly" in call("jobscheduler", "schedules", "list").out

@@ -1,4 +1,4 @@
-"""Schedules in the console: rules in words, what a rule would do before it is saved, and the last fires at a glance."""
+"""Schedules in the console: rules in plain language, a preview before saving, and the last fires in the list."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.support.schedules import NOON, create_due_schedule
 from tests.support.snapshots import dump_tables
 
 
-def place() -> str:
+def get_preview_url() -> str:
     return reverse("admin:jobscheduler_schedules_schedule_preview")
 
 
-def preview(client: Client, **typed: str) -> str:
-    answer = client.get(place(), {"fragment": "1", **typed})
-    assert answer.status_code == 200
-    return answer.content.decode()
+def fetch_preview(client: Client, **fields: str) -> str:
+    response = client.get(get_preview_url(), {"fragment": "1", **fields})
+    assert response.status_code == 200
+    return response.content.decode()
 
 
 @pytest.mark.parametrize(
-    ("cron", "words"),
+    ("cron", "description"),
     [
         ("0 9 * * 1-5", "At 09:00 on Monday through Friday"),
         ("@daily", "At 00:00 every day"),
@@ -40,20 +40,20 @@ def preview(client: Client, **typed: str) -> str:
         ("0 0 31 2 *", ""),
     ],
 )
-def test_a_cron_expression_is_said_in_words(cron: str, words: str) -> None:
-    assert describe_cron(cron) == words
+def test_a_cron_expression_is_described_in_plain_language(cron: str, description: str) -> None:
+    assert describe_cron(cron) == description
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"),
+    ("seconds", "description"),
     [(1, "Every second"), (90, "Every 90 seconds"), (60, "Every 1 min"), (7200, "Every 2 h"), (86_400, "Every 1 d")],
 )
-def test_an_interval_is_said_in_its_largest_unit(seconds: int, words: str) -> None:
-    assert describe_interval(seconds) == words
+def test_an_interval_is_described_in_its_largest_unit(seconds: int, description: str) -> None:
+    assert describe_interval(seconds) == description
 
 
 @pytest.mark.parametrize(
-    ("typed", "text"),
+    ("fields", "text"),
     [
         ({"cron": "0 9 * * 1-5", "timezone": "Europe/Berlin"}, "At 09:00 on Monday through Friday"),
         ({"cron": "@monthly"}, "At 00:00 on the first day of every month"),
@@ -74,17 +74,15 @@ def test_an_interval_is_said_in_its_largest_unit(seconds: int, words: str) -> No
         ({"cron": "<script>alert(1)</script>"}, "is no cron expression"),
     ],
 )
-def test_the_preview_says_what_a_rule_would_do_or_what_is_wrong_with_it(
-    boss: Client, typed: dict[str, str], text: str
-) -> None:
-    page = preview(boss, **typed)
+def test_the_preview_shows_the_fires_of_a_rule_or_its_error(boss: Client, fields: dict[str, str], text: str) -> None:
+    page = fetch_preview(boss, **fields)
     assert text in page
     assert "<script" not in page
 
 
-def test_the_preview_shows_five_fires_there_and_in_utc_with_a_note_where_clocks_change(boss: Client) -> None:
-    page = preview(boss, cron="30 2 * 3 0L", timezone="Europe/Berlin")  # the last Sunday of March, every year
-    assert page.count("<time datetime=") == 10  # there, and how soon
+def test_the_preview_shows_five_fires_in_its_zone_and_in_utc_with_a_note_where_clocks_change(boss: Client) -> None:
+    page = fetch_preview(boss, cron="30 2 * 3 0L", timezone="Europe/Berlin")  # the last Sunday of March, every year
+    assert page.count("<time datetime=") == 10  # five fires, in the zone and as a countdown
     assert [page.count(text) for text in ("03:00:00 CEST", " 01:00:00<", "02:30 does not exist on this day")] == [5] * 3
 
 
@@ -92,22 +90,22 @@ def test_without_a_script_the_button_opens_the_preview_as_a_page_and_saves_nothi
     row = create_due_schedule(cron="0 3 * * *")
     before = dump_tables()
     page = boss.get(get_page_url(row)).content.decode()
-    assert f'formaction="{place()}"' in page
+    assert f'formaction="{get_preview_url()}"' in page
     assert page.index('name="_save"') < page.index('name="_preview"')  # Enter saves
-    answer = boss.post(place(), {"cron": "0 9 * * *", "timezone": "UTC", "name": "x", "_preview": "1"})
-    assert (answer.status_code, "At 09:00 every day" in answer.content.decode()) == (200, True)
-    assert "<html" in answer.content.decode()
-    assert boss.put(place()).status_code == 405
+    response = boss.post(get_preview_url(), {"cron": "0 9 * * *", "timezone": "UTC", "name": "x", "_preview": "1"})
+    assert (response.status_code, "At 09:00 every day" in response.content.decode()) == (200, True)
+    assert "<html" in response.content.decode()
+    assert boss.put(get_preview_url()).status_code == 405
     assert dump_tables() == before
 
 
-def test_who_may_not_write_is_offered_no_preview_but_sees_what_comes(looker: Client) -> None:
+def test_a_reader_is_offered_no_preview_but_sees_the_next_fires(looker: Client) -> None:
     row = create_due_schedule(cron="0 3 * * *")
     page = looker.get(get_page_url(row)).content.decode()
     assert ("_preview" in page, "At 03:00 every day" in page) == (False, True)
-    assert log_in(create_reader("stranger")).get(place()).status_code == 200
+    assert log_in(create_reader("stranger")).get(get_preview_url()).status_code == 200
     client = Client()
-    assert client.get(place()).status_code == 302
+    assert client.get(get_preview_url()).status_code == 302
 
 
 def test_the_form_offers_every_time_zone_and_keeps_one_that_is_gone(boss: Client) -> None:
@@ -118,7 +116,7 @@ def test_the_form_offers_every_time_zone_and_keeps_one_that_is_gone(boss: Client
     assert '<option value="Mars/Phobos" selected>' in page
 
 
-def fire(schedule: Schedule, statuses: list[Any]) -> None:
+def create_fires(schedule: Schedule, statuses: list[Any]) -> None:
     for minutes, status in enumerate(reversed(statuses)):
         job = None if status is None else job_in(status)
         ScheduleFire.objects.create(schedule=schedule, fire_time=NOON - timedelta(minutes=minutes), job=job)
@@ -128,7 +126,7 @@ def test_the_list_shows_the_rule_in_words_the_last_fires_and_their_outcomes(boss
     row = ScheduleFactory.create(
         name="nightly", cron="30 2 * * *", timezone="Europe/Berlin", tenant="acme", last_fire_at=NOON
     )
-    fire(row, [Status.COMPLETED, Status.FAILED, None, Status.RUNNING])
+    create_fires(row, [Status.COMPLETED, Status.FAILED, None, Status.RUNNING])
     page = boss.get(get_list_url(Schedule)).content.decode()
     for text in ("At 02:30 every day", "Europe/Berlin", "30 2 * * *", "acme"):
         assert text in page, text
@@ -138,7 +136,7 @@ def test_the_list_shows_the_rule_in_words_the_last_fires_and_their_outcomes(boss
     ] * 4
 
 
-def test_a_retry_that_did_well_makes_its_fire_a_good_one(db: Any) -> None:
+def test_a_completed_retry_makes_its_fire_completed(db: Any) -> None:
     row = ScheduleFactory.create()
     failed = JobFactory.create(failed=True)
     JobFactory.create(completed=True, retry_of=failed, attempt=2)
@@ -146,24 +144,27 @@ def test_a_retry_that_did_well_makes_its_fire_a_good_one(db: Any) -> None:
     assert fires.latest_fires([row.pk]) == {row.pk: [(NOON, "COMPLETED")]}
 
 
-def test_only_the_last_thirty_fires_are_looked_at(db: Any) -> None:
-    busy, quiet, never = ScheduleFactory.create_batch(3)
-    fire(busy, [None] * 40)
-    fire(quiet, [None] * 2)
-    found = fires.latest_fires([busy.pk, quiet.pk, never.pk])
-    assert {key: len(fired) for key, fired in found.items()} == {busy.pk: 30, quiet.pk: 2}
-    assert found[busy.pk][-1][0] == NOON
+def test_only_the_last_thirty_fires_are_read(db: Any) -> None:
+    busy, quiet, unfired = ScheduleFactory.create_batch(3)
+    create_fires(busy, [None] * 40)
+    create_fires(quiet, [None] * 2)
+    fires_by_schedule = fires.latest_fires([busy.pk, quiet.pk, unfired.pk])
+    assert {schedule_id: len(row_fires) for schedule_id, row_fires in fires_by_schedule.items()} == {
+        busy.pk: 30,
+        quiet.pk: 2,
+    }
+    assert fires_by_schedule[busy.pk][-1][0] == NOON
 
 
 def test_the_list_takes_as_many_statements_for_many_schedules_and_fires_as_for_few(boss: Client) -> None:
-    fire(ScheduleFactory.create(), [Status.COMPLETED])
+    create_fires(ScheduleFactory.create(), [Status.COMPLETED])
     baseline = queries_of(boss, get_list_url(Schedule))
     for row in ScheduleFactory.create_batch(12):
-        fire(row, [Status.COMPLETED] * 3)
+        create_fires(row, [Status.COMPLETED] * 3)
     assert queries_of(boss, get_list_url(Schedule)) == baseline <= 12
 
 
-def test_an_empty_list_says_what_to_do_and_a_filtered_one_how_to_undo_it(boss: Client) -> None:
+def test_an_empty_list_and_a_filtered_list_say_why_they_are_empty(boss: Client) -> None:
     assert "Nothing is scheduled." in boss.get(get_list_url(Schedule)).content.decode()
     assert "Nothing matches these filters." in boss.get(f"{get_list_url(Schedule)}?q=x").content.decode()
     assert "Nothing matches these filters." in boss.get(f"{get_list_url(Schedule)}?enabled=1").content.decode()

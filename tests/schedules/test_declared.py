@@ -1,4 +1,4 @@
-"""Schedules declared in code: they appear by themselves, follow the code until edited, and are not overwritten then."""
+"""Schedules declared in code are created by migrate and workers, follow the code, and stay once edited."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def _own_handlers() -> Iterator[None]:
-    """What a test declares is gone after it."""
+    """Restore the registry after each test."""
     before = registry._handlers
     registry._handlers = dict(before)
     yield
@@ -34,109 +34,109 @@ def declare(name: str = "report.make", **options: Any) -> None:
     registry._handlers = {known: handler for known, handler in registry._handlers.items() if known != name}
 
     @job(name, **options)
-    def make(pages: int = 1) -> int:
+    def make_report(pages: int = 1) -> int:
         return pages
 
 
-def row(name: str = "report.make") -> Schedule:
+def get_row(name: str = "report.make") -> Schedule:
     return Schedule.objects.get(source=f"code:{name}")
 
 
 def test_a_declaration_appears_on_migrate_and_when_a_scheduler_starts() -> None:
     declare(cron="0 3 * * *", timezone="Europe/Berlin")
     call_command("migrate", "jobscheduler_schedules", verbosity=0)
-    assert (row().name, row().cron, row().timezone, row().job_type) == (
+    assert (get_row().name, get_row().cron, get_row().timezone, get_row().job_type) == (
         "report.make",
         "0 3 * * *",
         "Europe/Berlin",
         "report.make",
     )
-    assert row().next_fire_at is not None
+    assert get_row().next_fire_at is not None
     Schedule.objects.all().delete()
     Ticker().tick()
-    assert row().cron == "0 3 * * *"
+    assert get_row().cron == "0 3 * * *"
 
 
-def test_doing_it_again_changes_nothing() -> None:
+def test_a_repeated_sync_changes_nothing() -> None:
     declare(cron="@daily")
     declared.sync()
     before = Schedule.objects.values().get()
     declared.sync(retire=True)
     assert Schedule.objects.values().get() == before
-    assert (row().timezone, row().edited) == ("UTC", False)
+    assert (get_row().timezone, get_row().edited) == ("UTC", False)
 
 
-def test_new_words_in_the_code_are_followed() -> None:
+def test_a_changed_declaration_updates_its_row() -> None:
     declare(cron="@daily")
     declared.sync()
     declare(cron="30 4 * * *", timezone="Europe/Berlin")
     declared.sync()
-    assert (row().cron, row().timezone, row().edited) == ("30 4 * * *", "Europe/Berlin", False)
+    assert (get_row().cron, get_row().timezone, get_row().edited) == ("30 4 * * *", "Europe/Berlin", False)
     declare(cron="30 5 * * *")
     declared.sync()
-    assert (row().cron, row().timezone) == ("30 5 * * *", "UTC")
+    assert (get_row().cron, get_row().timezone) == ("30 5 * * *", "UTC")
 
 
 @pytest.mark.parametrize("edit", [{"cron": "15 1 * * *"}, {"params": {"pages": 2}}, {"name": "mine"}])
-def test_what_a_person_has_edited_is_never_overwritten(edit: dict[str, Any]) -> None:
+def test_an_edited_row_is_never_overwritten(edit: dict[str, Any]) -> None:
     declare(cron="@daily")
     declared.sync()
-    services.update(row().pk, edit)
+    services.update(get_row().pk, edit)
     edited = Schedule.objects.values().get()
     declare(cron="30 4 * * *")
     declared.sync(retire=True)
     assert Schedule.objects.values().get() == edited
 
 
-def test_what_a_person_has_disabled_stays_disabled() -> None:
+def test_a_disabled_row_stays_disabled() -> None:
     declare(cron="@daily")
     declared.sync()
-    services.disable(row().pk, reason="not now")
+    services.disable(get_row().pk, reason="not now")
     declare(cron="30 4 * * *")
     declared.sync()
-    assert (row().enabled, row().disabled_reason, row().cron) == (False, "not now", "30 4 * * *")
+    assert (get_row().enabled, get_row().disabled_reason, get_row().cron) == (False, "not now", "30 4 * * *")
 
 
-def test_a_declaration_that_is_gone_disables_its_row_on_migrate_only_and_comes_back() -> None:
+def test_a_removed_declaration_disables_its_row_on_migrate_only_and_a_restored_one_enables_it() -> None:
     declare(cron="@daily")
     declared.sync()
     declare()
-    declared.sync()  # a worker of older code must not undo what newer code declares
-    assert row().enabled
+    declared.sync()  # a worker with older code must not undo declarations of newer code
+    assert get_row().enabled
     call_command("migrate", "jobscheduler_schedules", verbosity=0)
-    assert (row().enabled, row().disabled_reason) == (False, "its declaration is gone from the code")
+    assert (get_row().enabled, get_row().disabled_reason) == (False, "its declaration is gone from the code")
     declare(cron="@daily")
     declared.sync()
-    assert (row().enabled, row().disabled_reason) == (True, "")
+    assert (get_row().enabled, get_row().disabled_reason) == (True, "")
 
 
 def test_an_edited_row_outlives_its_declaration() -> None:
     declare(cron="@daily")
     declared.sync()
-    services.update(row().pk, {"priority": 3})
+    services.update(get_row().pk, {"priority": 3})
     declare()
     declared.sync(retire=True)
-    assert row().enabled
+    assert get_row().enabled
 
 
-def test_a_row_that_older_code_did_not_know_how_to_run_is_mended_by_newer_code() -> None:
+def test_a_row_that_older_code_could_not_run_is_repaired_by_newer_code() -> None:
     declare(cron="@daily")
     declared.sync()
     Schedule.objects.update(next_fire_at=NOON, job_type="report.older")
     fire_due(NOON)
-    assert row().disabled_reason.startswith("broken: ")
+    assert get_row().disabled_reason.startswith("broken: ")
     Schedule.objects.update(job_type="report.make")
     declared.sync()
-    assert row().enabled
+    assert get_row().enabled
 
 
-def test_a_name_that_is_taken_is_not_taken_away() -> None:
-    theirs = create_schedule(name="report.make")
+def test_an_existing_schedule_keeps_its_name() -> None:
+    existing = create_schedule(name="report.make")
     declare(cron="@daily")
     declared.sync()
-    assert row().name == "report.make (code)"
-    theirs.refresh_from_db()
-    assert theirs.source == ""
+    assert get_row().name == "report.make (code)"
+    existing.refresh_from_db()
+    assert existing.source == ""
 
 
 def test_a_bad_declaration_stops_no_other_and_is_an_error_of_the_system_check() -> None:
@@ -145,20 +145,20 @@ def test_a_bad_declaration_stops_no_other_and_is_an_error_of_the_system_check() 
     declare("report.lost", cron="@daily", timezone="Mars/Phobos")
 
     @job("report.needy", cron="@daily")
-    def needy(pages: int) -> int:
+    def require_pages(pages: int) -> int:
         return pages
 
     declared.sync()
     assert list(Schedule.objects.values_list("name", flat=True)) == ["report.good"]
-    found = [check for check in checks.run_checks(tags=["jobs"]) if check.id == "jobs.E009"]
-    assert {name for name in ("bad", "lost", "needy", "good") if f"report.{name}" in str(found)} == {
+    errors = [check for check in checks.run_checks(tags=["jobs"]) if check.id == "jobs.E009"]
+    assert {name for name in ("bad", "lost", "needy", "good") if f"report.{name}" in str(errors)} == {
         "bad",
         "lost",
         "needy",
     }
 
 
-def test_a_timezone_without_a_cron_is_refused_where_it_is_written() -> None:
+def test_a_timezone_without_a_cron_is_refused_at_the_declaration() -> None:
     with pytest.raises(TypeError, match="timezone requires the option cron"):
         declare(timezone="Europe/Berlin")
     with pytest.raises(InvalidInput):
@@ -167,13 +167,13 @@ def test_a_timezone_without_a_cron_is_refused_where_it_is_written() -> None:
 
 def test_two_processes_that_start_at_once_make_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     declare(cron="@daily")
-    whole = services.create
+    create = services.create
 
-    def overtaken(values: Any, **how: Any) -> Any:
-        whole(values, **how)  # another process was a moment faster
-        return whole(values, **how)
+    def create_twice(values: Any, **options: Any) -> Any:
+        create(values, **options)  # another process inserts first
+        return create(values, **options)
 
-    monkeypatch.setattr(services, "create", overtaken)
+    monkeypatch.setattr(services, "create", create_twice)
     declared.sync()
     assert Schedule.objects.count() == 1
 

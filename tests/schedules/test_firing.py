@@ -1,4 +1,4 @@
-"""Due times become jobs: each once, with what the schedule said then, and never in another's way."""
+"""Each due time becomes one job with the fields of its schedule, and a broken schedule does not stop others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.snapshots import dump_tables, list_events
 pytestmark = pytest.mark.django_db
 
 
-def test_a_due_time_makes_one_job_however_often_one_looks() -> None:
+def test_a_due_time_makes_one_job_however_often_it_is_checked() -> None:
     row = create_due_schedule(params={"n": 1}, priority="HIGH", target="book-1", resource="attic")
     assert [fire_due(NOON - timedelta(seconds=1)), fire_due(NOON), fire_due(NOON), fire_due(NOON)] == [0, 1, 0, 0]
     (job,) = list_jobs(row)
@@ -61,7 +61,7 @@ def test_a_due_time_that_was_fired_is_not_fired_again_even_if_the_schedule_is_se
     require_a_job_per_fire()
 
 
-def test_a_template_fires_with_its_presets_and_the_schedules_own_words_win() -> None:
+def test_a_template_fires_with_its_presets_and_the_schedules_own_fields_win() -> None:
     JobTemplateFactory.create(
         name="nightly", job_type="tests.anything", params={"a": 1, "b": 2}, priority=30, resource="attic"
     )
@@ -87,7 +87,7 @@ def test_jitter_moves_the_start_and_never_the_due_time() -> None:
     assert len(set(starts)) > 15
 
 
-def test_jitter_is_the_same_whoever_fires() -> None:
+def test_jitter_depends_on_schedule_and_due_time_alone() -> None:
     from schedules.fire_plan import compute_jitter
 
     row = create_schedule()
@@ -98,7 +98,7 @@ def test_jitter_is_the_same_whoever_fires() -> None:
     )
 
 
-ABSENCES: list[tuple[dict[str, Any], int]] = [
+EXPECTED_FIRES: list[tuple[dict[str, Any], int]] = [
     ({"catch_up": "none"}, 0),
     ({"catch_up": "latest"}, 1),
     ({"catch_up": "all", "catch_up_max": 10}, 10),
@@ -106,30 +106,30 @@ ABSENCES: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("policy", "expected"), ABSENCES)
+@pytest.mark.parametrize(("policy", "expected"), EXPECTED_FIRES)
 @pytest.mark.parametrize("rule", [{"cron": "* * * * *"}, {"cron": "7 * * * *"}, {"every_sec": 60}])
 def test_after_30_days_down_catch_up_decides(policy: dict[str, Any], expected: int, rule: dict[str, Any]) -> None:
     row = make_due(create_schedule(**rule, **policy), NOON)
     later = NOON + timedelta(days=30)
     if "every_sec" in rule:
         Schedule.objects.update(anchor_at=NOON)
-    while fire_due(later):  # more than a hundred come in several rounds
+    while fire_due(later):  # more than a hundred fires take several rounds
         pass
     times = list_fire_times(row)
     row.refresh_from_db()
     assert len(times) == len(list_jobs(row)) == expected
     assert row.next_fire_at is not None
     assert later < row.next_fire_at <= later + timedelta(hours=1)
-    if times:  # the newest
+    if times:  # the latest ones are fired
         step = timedelta(hours=1) if rule == {"cron": "7 * * * *"} else timedelta(minutes=1)
         assert later - times[-1] < step
-        assert {b - a for a, b in pairwise(times)} <= {step}
+        assert {later_time - earlier_time for earlier_time, later_time in pairwise(times)} <= {step}
     assert row.note.startswith("missed: due times from 2026-06-15T12:0")
     assert fire_due(later) == 0
 
 
 @pytest.mark.parametrize("catch_up", ["none", "latest", "all"])
-def test_what_is_late_within_its_grace_is_fired_whatever_catch_up_says(catch_up: str) -> None:
+def test_a_late_fire_within_its_grace_is_fired_whatever_the_catch_up(catch_up: str) -> None:
     row = create_due_schedule(catch_up=catch_up, misfire_grace_sec=300)
     assert fire_due(NOON + timedelta(minutes=4, seconds=59)) == 5
     assert list_fire_times(row) == list_minutes(NOON, 5)
@@ -137,13 +137,13 @@ def test_what_is_late_within_its_grace_is_fired_whatever_catch_up_says(catch_up:
     assert row.note == ""
 
 
-def test_a_scheduler_that_is_a_moment_late_has_not_been_away() -> None:
+def test_a_few_seconds_of_delay_are_no_misfire() -> None:
     row = create_due_schedule(catch_up="none", misfire_grace_sec=0)
     assert fire_due(NOON + timedelta(seconds=4)) == 1
     assert list_fire_times(row) == [NOON]
 
 
-def test_a_schedule_fires_no_more_often_than_it_may() -> None:
+def test_a_schedule_fires_at_most_max_fires_times() -> None:
     row = create_due_schedule(max_fires=3, misfire_grace_sec=3600)
     assert fire_due(NOON + timedelta(minutes=1)) == 2
     assert fire_due(NOON + timedelta(minutes=30)) == 1
@@ -152,7 +152,7 @@ def test_a_schedule_fires_no_more_often_than_it_may() -> None:
     assert fire_due(NOON + timedelta(days=1)) == 0
 
 
-def test_once_is_once() -> None:
+def test_a_single_run_fires_once() -> None:
     row = create_schedule(run_at="2099-01-01T00:00:00Z")
     assert row.next_fire_at is not None
     assert (fire_due(row.next_fire_at), fire_due(row.next_fire_at + timedelta(days=1))) == (1, 0)
@@ -174,7 +174,7 @@ class TestOverlap:
         fire_due(NOON)
         first = executor.claim(list_jobs(row)[0])
         fire_due(NOON + timedelta(minutes=1))
-        fire_due(NOON + timedelta(minutes=2))  # the one before was itself skipped: the first still runs
+        fire_due(NOON + timedelta(minutes=2))  # the previous fire was itself skipped; the job of the first still runs
         _, *skipped = list_jobs(row)
         for job in skipped:
             assert (job.status, job.status_reason) == (
@@ -201,7 +201,7 @@ class TestOverlap:
         assert Job.objects.filter(schedule=row, status=Status.QUEUED).count() == 1
 
     @pytest.mark.parametrize("state", ["paused", "failed for good", "cancelled"])
-    def test_only_what_is_live_overlaps(self, state: str) -> None:
+    def test_only_a_live_job_overlaps(self, state: str) -> None:
         row = create_due_schedule(overlap="skip")
         fire_due(NOON)
         (job,) = list_jobs(row)
@@ -223,14 +223,14 @@ class TestOverlap:
         fire_due(NOON + timedelta(minutes=1))
         assert [job.status for job in list_jobs(row)] == ["QUEUED", "QUEUED"]
 
-    def test_what_a_person_triggered_is_no_fire(self) -> None:
+    def test_a_triggered_job_is_no_fire(self) -> None:
         row = create_due_schedule(overlap="skip")
         services.trigger(row.pk)
         fire_due(NOON)
         assert [job.status for job in Job.objects.filter(schedule=row)] == ["QUEUED", "QUEUED"]
 
 
-BROKEN: dict[str, dict[str, Any]] = {
+BROKEN_ROWS: dict[str, dict[str, Any]] = {
     "There is no job type “no.such.type”": {"job_type": "no.such.type"},
     "cron has 4 fields": {"cron": "every day at nine"},
     "never comes due": {"cron": "0 0 31 2 *"},
@@ -243,32 +243,34 @@ BROKEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("why", BROKEN)
-def test_a_broken_row_is_disabled_with_its_reason_and_stops_nobody(why: str) -> None:
+@pytest.mark.parametrize("reason", BROKEN_ROWS)
+def test_a_broken_row_is_disabled_with_its_reason_and_stops_no_other(reason: str) -> None:
     before, after = create_due_schedule(), create_due_schedule()
-    row = ScheduleFactory.create(next_fire_at=NOON, **{"job_type": "tests.anything", "params": {}, **BROKEN[why]})
+    row = ScheduleFactory.create(
+        next_fire_at=NOON, **{"job_type": "tests.anything", "params": {}, **BROKEN_ROWS[reason]}
+    )
     fire_due(NOON + timedelta(seconds=30))
     row.refresh_from_db()
     assert (row.enabled, row.next_fire_at) == (False, None)
     assert row.disabled_reason.startswith("broken: ")
-    if why not in ("params", "catch", "missing"):
-        assert why in row.disabled_reason
+    if reason not in ("params", "catch", "missing"):
+        assert reason in row.disabled_reason
     assert (list_fire_times(before), list_fire_times(row), list_fire_times(after)) == ([NOON], [], [NOON])
 
 
-def test_schedules_that_cannot_be_written_now_stay_due_and_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever fails while jobs are inserted (an outbox, say) is no fault of the schedule: it is tried again."""
+def test_schedules_whose_jobs_cannot_be_inserted_stay_due_and_stop_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error while jobs are inserted (of an outbox, say) is not the schedule's: the fire is tried again."""
     from schedules import firing
 
     rows = [create_due_schedule(params={"n": number}) for number in range(3)]
     insert_specs = firing.job_services.insert_specs
 
-    def picky(jobs: Any, **how: Any) -> Any:
+    def insert_or_fail(jobs: Any, **options: Any) -> Any:
         if any('"n":1' in str(job) for job in jobs):
             raise RuntimeError("the outbox is full")
-        return insert_specs(jobs, **how)
+        return insert_specs(jobs, **options)
 
-    monkeypatch.setattr(firing.job_services, "insert_specs", picky)
+    monkeypatch.setattr(firing.job_services, "insert_specs", insert_or_fail)
     assert fire_due(NOON) == 2
     assert [len(list_fire_times(row)) for row in rows] == [1, 0, 1]
     assert Schedule.objects.get(pk=rows[1].pk).enabled

@@ -1,4 +1,4 @@
-"""What a schedule has fired is remembered with its outcome, and forgotten when its jobs are."""
+"""Fires are kept with the outcome of their jobs, and deleted by their retention."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_outcome_is_that_of_the_whole_chain() -> None:
     first, second = list_jobs(row)
     for _ in range(3):
         first = executor.fail(executor.claim(first), retry_in=0).retried_by
-        Job.objects.filter(pk=first.pk).update(gate=3, position=0)  # its time has come
+        Job.objects.filter(pk=first.pk).update(gate=3, position=0)  # the retry is due
     executor.complete(executor.claim(first))
     executor.fail(executor.claim(second))
     latest, earliest = history.load_outcomes(history.fires_of(row))
@@ -34,15 +34,15 @@ def test_an_outcome_is_that_of_the_whole_chain() -> None:
     assert (earliest.latest_attempt.pk, earliest.fire.job_id == earliest.latest_attempt.pk) == (first.pk, False)
 
 
-def test_a_fire_outlives_its_job_for_as_long_as_is_said(settings: Any) -> None:
+def test_a_fire_outlives_its_job_until_its_retention(settings: Any) -> None:
     row = create_due_schedule(misfire_grace_sec=3600)
     fire_due(NOON + timedelta(minutes=1))
     executor.complete(executor.claim(list_jobs(row)[0]))
     assert PrunePass(timedelta(0)).run()
-    assert [past.outcome for past in history.load_outcomes(history.fires_of(row))] == ["QUEUED", None]
+    assert [fire.outcome for fire in history.load_outcomes(history.fires_of(row))] == ["QUEUED", None]
     assert history.delete_old_fires() == 0
     settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
     assert history.delete_old_fires() == 0
     ScheduleFire.objects.update(fired_at=timezone.now() - timedelta(days=31))
     assert history.delete_old_fires() == 1
-    assert [past.outcome for past in history.load_outcomes(history.fires_of(row))] == ["QUEUED"]
+    assert [fire.outcome for fire in history.load_outcomes(history.fires_of(row))] == ["QUEUED"]

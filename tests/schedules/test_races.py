@@ -1,4 +1,4 @@
-"""Many schedulers, killed at any moment: each due time is fired once; and judges that notice when it is not."""
+"""Many schedulers, killed at any moment, fire each due time once; the check notices when they do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_four_schedulers_that_are_killed_fire_each_due_time_once(fleet: Fleet, c
     assert not verdict.broken, str(verdict)
 
 
-def test_schedulers_without_guards_are_noticed(fleet: Fleet, chance: random.Random) -> None:
+def test_the_check_notices_schedulers_without_locks(fleet: Fleet, chance: random.Random) -> None:
     verdict = schedulers.run(fleet, chance, schedules=10, minutes=15, sabotage=True)
     print(verdict)
     assert verdict.broken

@@ -1,4 +1,4 @@
-"""The front door for schedules: what is refused, what an edit does to the next fire, and what never fires at once."""
+"""The services for schedules: validation, the next fire after edits, enabling, skipping, triggering and previews."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
 
-PLAIN = {"name": "nightly", "job_type": TYPE, "cron": "0 3 * * *"}
+NIGHTLY = {"name": "nightly", "job_type": TYPE, "cron": "0 3 * * *"}
 
 
-def test_what_was_not_said_is_as_documented() -> None:
-    row = services.create(PLAIN)
+def test_absent_fields_have_the_documented_defaults() -> None:
+    row = services.create(NIGHTLY)
     assert (row.timezone, row.enabled, row.catch_up, row.catch_up_max) == ("UTC", True, "latest", 10)
     assert (row.overlap, row.misfire_grace_sec, row.jitter_sec, row.max_fires) == ("allow", 60, 0, None)
     assert row.next_fire_at is not None
@@ -43,7 +43,7 @@ def test_what_was_not_said_is_as_documented() -> None:
     assert (row.last_fire_at, row.fire_count) == (None, 0)
 
 
-REFUSED: list[tuple[dict[str, Any], list[Any]]] = [
+BAD_FIELDS: list[tuple[dict[str, Any], list[Any]]] = [
     ({"name": None}, ["name"]),
     ({"name": ""}, ["name"]),
     ({"name": "a\nb"}, ["name"]),
@@ -96,31 +96,31 @@ REFUSED: list[tuple[dict[str, Any], list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "where"), REFUSED)
-def test_what_makes_no_sense_is_refused_by_name_and_leaves_nothing(fields: dict[str, Any], where: list[Any]) -> None:
+@pytest.mark.parametrize(("fields", "loc"), BAD_FIELDS)
+def test_bad_input_is_refused_by_name_and_changes_nothing(fields: dict[str, Any], loc: list[Any]) -> None:
     with pytest.raises(InvalidInput) as refused:
-        services.create({**PLAIN, **fields})
-    assert refused.value.errors[0]["loc"] == where
+        services.create({**NIGHTLY, **fields})
+    assert refused.value.errors[0]["loc"] == loc
     assert not Schedule.objects.exists()
-    row = services.create(PLAIN)
+    row = services.create(NIGHTLY)
     before = dump_tables()
     with pytest.raises(InvalidInput) as refused:
         services.update(row.pk, fields)
-    assert refused.value.errors[0]["loc"] == where
+    assert refused.value.errors[0]["loc"] == loc
     assert dump_tables() == before
 
 
 def test_two_schedules_of_a_tenant_cannot_share_a_name() -> None:
-    services.create(PLAIN)
-    other = services.create({**PLAIN, "name": "other"})
-    services.create(PLAIN, tenant="acme")
+    services.create(NIGHTLY)
+    other = services.create({**NIGHTLY, "name": "other"})
+    services.create(NIGHTLY, tenant="acme")
     with pytest.raises(NameTaken):
-        services.create(PLAIN)
+        services.create(NIGHTLY)
     with pytest.raises(NameTaken):
         services.update(other.pk, {"name": "nightly"})
 
 
-def test_a_template_is_one_of_the_same_tenant() -> None:
+def test_a_template_must_be_of_the_same_tenant() -> None:
     JobTemplateFactory.create(name="nightly", tenant="acme")
     with pytest.raises(InvalidInput, match="There is no template"):
         services.create({"name": "n", "cron": "@daily", "template": "nightly", "params": {"text": "x"}})
@@ -131,7 +131,7 @@ def test_a_template_is_one_of_the_same_tenant() -> None:
 
 
 @pytest.mark.parametrize("key", ["nonsense", "0" * 40, "01a1e33e-ba9f-733c-8ec0-2fc2de9456a4"])
-def test_what_is_not_there_is_not_found(key: str) -> None:
+def test_an_unknown_schedule_is_not_found(key: str) -> None:
     for verb in (services.get, services.enable, services.disable, services.skip_next, services.trigger):
         with pytest.raises(NotFound):
             verb(key)
@@ -140,8 +140,8 @@ def test_what_is_not_there_is_not_found(key: str) -> None:
             call()
 
 
-def test_another_tenants_schedule_is_not_there() -> None:
-    row = services.create(PLAIN, tenant="acme")
+def test_another_tenants_schedule_is_not_found() -> None:
+    row = services.create(NIGHTLY, tenant="acme")
     for verb in (
         services.get,
         services.enable,
@@ -158,17 +158,17 @@ def test_another_tenants_schedule_is_not_there() -> None:
 
 def test_a_new_cron_or_timezone_counts_from_the_next_fire() -> None:
     row = create_schedule(cron="0 3 * * *", timezone="Europe/Berlin")
-    moved = services.update(row.pk, {"timezone": "America/New_York"})
-    assert moved.next_fire_at is not None
-    assert f"{moved.next_fire_at.astimezone(get_zone('America/New_York')):%H:%M}" == "03:00"
-    assert moved.next_fire_at > timezone.now()
-    moved = services.update(row.pk, {"cron": "30 4 * * *", "timezone": None})
-    assert moved.next_fire_at is not None
-    assert (f"{moved.next_fire_at:%H:%M}", moved.timezone) == ("04:30", "UTC")
+    updated = services.update(row.pk, {"timezone": "America/New_York"})
+    assert updated.next_fire_at is not None
+    assert f"{updated.next_fire_at.astimezone(get_zone('America/New_York')):%H:%M}" == "03:00"
+    assert updated.next_fire_at > timezone.now()
+    updated = services.update(row.pk, {"cron": "30 4 * * *", "timezone": None})
+    assert updated.next_fire_at is not None
+    assert (f"{updated.next_fire_at:%H:%M}", updated.timezone) == ("04:30", "UTC")
     assert not Job.objects.exists()
 
 
-def test_what_was_due_when_the_rule_changed_is_fired_by_the_old_rule_and_not_lost() -> None:
+def test_a_time_due_when_the_rule_changes_is_fired_by_the_old_rule() -> None:
     row = create_schedule(cron="* * * * *", params={"then": 1})
     now = timezone.now().replace(second=0, microsecond=0)
     make_due(row, now)
@@ -186,24 +186,24 @@ def test_edits_that_leave_the_rule_alone_leave_the_next_fire_alone() -> None:
     assert services.update(row.pk, {"cron": "@hourly"}).next_fire_at != NOON
 
 
-def test_a_schedule_may_go_from_one_kind_of_rule_to_another() -> None:
+def test_a_schedule_may_change_its_kind_of_rule() -> None:
     row = create_schedule(every_sec=60)
     assert services.update(row.pk, {"every_sec": None, "cron": "@daily"}).anchor_at is None
-    again = services.update(row.pk, {"cron": None, "every_sec": 90})
-    assert (again.every_sec, again.anchor_at is not None, again.next_fire_at is not None) == (90, True, True)
+    updated = services.update(row.pk, {"cron": None, "every_sec": 90})
+    assert (updated.every_sec, updated.anchor_at is not None, updated.next_fire_at is not None) == (90, True, True)
 
 
-def test_a_broken_schedule_can_be_mended() -> None:
+def test_a_broken_schedule_can_be_repaired() -> None:
     row = ScheduleFactory.create(job_type="no.such.type", next_fire_at=NOON)
     fire_due(NOON)
     with pytest.raises(InvalidInput, match=r"no\.such\.type"):
         services.enable(row.pk)
-    mended = services.update(row.pk, {"job_type": TYPE, "enabled": True})
-    assert (mended.enabled, mended.disabled_reason) == (True, "")
-    assert mended.next_fire_at is not None
+    repaired = services.update(row.pk, {"job_type": TYPE, "enabled": True})
+    assert (repaired.enabled, repaired.disabled_reason) == (True, "")
+    assert repaired.next_fire_at is not None
 
 
-def test_a_row_that_makes_no_sense_is_a_conflict_and_no_crash() -> None:
+def test_a_broken_row_is_a_conflict_and_no_crash() -> None:
     row = ScheduleFactory.create(cron="nonsense", next_fire_at=NOON)
     for call in (lambda: services.skip_next(row.pk), lambda: history.preview_schedule(row)):
         with pytest.raises(BrokenSchedule, match="is broken"):
@@ -237,18 +237,18 @@ class TestEnabling:
         assert enabled.next_fire_at is not None
         assert enabled.next_fire_at > timezone.now() - timedelta(seconds=1)
 
-    def test_what_has_passed_or_is_spent_stays_silent(self) -> None:
+    def test_a_past_or_exhausted_schedule_has_no_next_fire(self) -> None:
         once = create_schedule(run_at=timezone.now() + timedelta(days=1))
         services.disable(once.pk)
         Schedule.objects.filter(pk=once.pk).update(run_at=timezone.now() - timedelta(seconds=1))
         assert services.enable(once.pk).next_fire_at is None
-        spent = make_due(create_schedule(max_fires=1), NOON, fire_count=1)
-        services.disable(spent.pk)
-        assert services.enable(spent.pk).next_fire_at is None
-        again = services.update(spent.pk, {"max_fires": 2})
-        assert again.next_fire_at is not None
+        exhausted = make_due(create_schedule(max_fires=1), NOON, fire_count=1)
+        services.disable(exhausted.pk)
+        assert services.enable(exhausted.pk).next_fire_at is None
+        updated = services.update(exhausted.pk, {"max_fires": 2})
+        assert updated.next_fire_at is not None
 
-    def test_one_made_disabled_waits_for_nothing(self) -> None:
+    def test_a_schedule_created_disabled_has_no_next_fire(self) -> None:
         assert create_schedule(enabled=False).next_fire_at is None
 
 
@@ -261,7 +261,7 @@ class TestSkipNext:
         fire_due(NOON + timedelta(minutes=2))
         assert list_fire_times(row) == list_minutes(NOON + timedelta(minutes=1), 2)
 
-    def test_what_has_no_next_fire_has_none_to_skip(self) -> None:
+    def test_without_a_next_fire_there_is_none_to_skip(self) -> None:
         disabled = create_schedule(enabled=False)
         before = dump_tables()
         with pytest.raises(services.NothingToSkip):
@@ -270,7 +270,7 @@ class TestSkipNext:
 
 
 class TestTrigger:
-    def test_it_makes_a_job_and_no_fire(self) -> None:
+    def test_a_trigger_creates_a_job_and_no_fire(self) -> None:
         row = create_due_schedule(NOON, overlap="skip", params={"a": 1}, jitter_sec=60, target="book-1")
         services.disable(row.pk)
         before = Schedule.objects.values().get()
@@ -286,13 +286,13 @@ class TestTrigger:
         assert not ScheduleFire.objects.exists()
         assert Schedule.objects.values().get() == before
 
-    def test_a_broken_schedule_says_so(self) -> None:
+    def test_triggering_a_broken_schedule_is_refused(self) -> None:
         row = ScheduleFactory.create(job_type="no.such.type")
         with pytest.raises(InvalidInput, match=r"no\.such\.type"):
             services.trigger(row.pk)
 
 
-def test_deleting_a_schedule_takes_its_history_and_leaves_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_a_schedule_deletes_its_fires_and_keeps_its_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "DETACH_BATCH_SIZE", 2)
     row, other = create_due_schedule(misfire_grace_sec=3600), create_due_schedule()
     fire_due(NOON + timedelta(minutes=4))
@@ -305,10 +305,10 @@ def test_deleting_a_schedule_takes_its_history_and_leaves_its_jobs(monkeypatch: 
 
 
 class TestPreview:
-    def test_it_shows_what_comes_in_its_own_place(self) -> None:
-        found = history.preview_cron("0 3 * * *", "Europe/Berlin", 3)
-        assert [f"{item.local:%H:%M}" for item in found] == ["03:00"] * 3
-        assert all(item.fire_at.utcoffset() == timedelta(0) for item in found)
+    def test_it_shows_the_next_fires_in_the_zone_of_the_schedule(self) -> None:
+        fires = history.preview_cron("0 3 * * *", "Europe/Berlin", 3)
+        assert [f"{fire.local:%H:%M}" for fire in fires] == ["03:00"] * 3
+        assert all(fire.fire_at.utcoffset() == timedelta(0) for fire in fires)
 
     @pytest.mark.parametrize("count", [0, -1, 1001, 1.5, True, "5"])
     def test_the_count_is_bounded(self, count: Any) -> None:
@@ -317,12 +317,12 @@ class TestPreview:
         assert refused.value.errors[0]["loc"] == ["count"]
 
     @pytest.mark.parametrize(("cron", "zone", "field"), [("x", "UTC", "cron"), ("* * * * *", "x", "timezone")])
-    def test_nonsense_is_refused_by_name(self, cron: str, zone: str, field: str) -> None:
+    def test_bad_input_is_refused_by_name(self, cron: str, zone: str, field: str) -> None:
         with pytest.raises(InvalidInput) as refused:
             history.preview_cron(cron, zone)
         assert refused.value.errors[0]["loc"] == [field]
 
-    def test_it_begins_with_the_fire_that_waits(self) -> None:
+    def test_it_begins_with_the_next_fire(self) -> None:
         row = create_due_schedule(NOON)
         services.skip_next(row.pk)
         row.refresh_from_db()
@@ -330,20 +330,20 @@ class TestPreview:
             NOON + timedelta(minutes=1), 2
         )
 
-    def test_a_schedule_that_fires_a_few_times_shows_no_more(self) -> None:
+    def test_it_shows_no_more_than_max_fires(self) -> None:
         row = make_due(create_schedule(max_fires=3), NOON, fire_count=1)
         assert len(history.preview_schedule(row, 50)) == 2
 
-    def test_a_disabled_schedule_shows_what_would_come(self) -> None:
+    def test_a_disabled_schedule_shows_the_fires_it_would_have(self) -> None:
         row = create_schedule(enabled=False, cron="0 3 * * *")
         assert [f"{fire.fire_at:%H:%M}" for fire in history.preview_schedule(row, 2)] == ["03:00"] * 2
 
-    def test_a_thousand_are_not_too_many_and_the_calendar_may_end(self) -> None:
+    def test_a_preview_may_have_a_thousand_fires_or_fewer_if_the_calendar_ends(self) -> None:
         assert len(history.preview_cron("*/5 * * * *", "Australia/Lord_Howe", 1000)) == 1000
         assert 100 < len(history.preview_cron("0 0 * 2 FRI#5", "Europe/Berlin", 1000)) < 1000
 
     @pytest.mark.parametrize(
-        ("cron", "zone", "begin", "local", "note"),
+        ("cron", "zone", "start", "local", "note"),
         [
             (
                 "30 2 * * *",
@@ -391,8 +391,8 @@ class TestPreview:
         ],
     )
     def test_days_on_which_clocks_change_are_marked(
-        self, cron: str, zone: str, begin: datetime, local: str, note: str | None, monkeypatch: pytest.MonkeyPatch
+        self, cron: str, zone: str, start: datetime, local: str, note: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(history.clock, "now", lambda: begin.replace(tzinfo=UTC))
-        (found,) = history.preview_cron(cron, zone, 1)
-        assert (found.local.isoformat(), found.note) == (local, note)
+        monkeypatch.setattr(history.clock, "now", lambda: start.replace(tzinfo=UTC))
+        (fire,) = history.preview_cron(cron, zone, 1)
+        assert (fire.local.isoformat(), fire.note) == (local, note)

@@ -1,4 +1,4 @@
-"""A real worker fires what is due by itself, on the dot, also what was made while it slept; and idles cheaply."""
+"""A real worker fires due schedules in time, also those created while it sleeps, and is cheap when idle."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tests.support.worker_processes import (
     wait_until,
 )
 
-SOON_SEC = 6.0  # less than an unnotified scheduler would sleep
+SOON_SEC = 6.0  # less than a scheduler sleeps without a notification
 
 
-def test_a_schedule_that_is_made_while_the_scheduler_sleeps_fires_at_its_time(fleet: Fleet) -> None:
+def test_a_schedule_created_while_the_scheduler_sleeps_fires_at_its_time(fleet: Fleet) -> None:
     fleet.start(settings=LONG_LEASE_SETTINGS)
     due = get_database_time() + timedelta(seconds=2)
     row = create_schedule(run_at=due, job_type="sample.noop")
     wait_until(lambda: list_jobs(row), what=fleet.logs)
     (job,) = list_jobs(row)
     wait_for_status(job.pk, Status.COMPLETED, fleet=fleet)
-    late = (get_event(job.pk, EventKind.SUBMITTED).at - due).total_seconds()
-    assert 0 <= late < SOON_SEC
+    delay_sec = (get_event(job.pk, EventKind.SUBMITTED).at - due).total_seconds()
+    assert 0 <= delay_sec < SOON_SEC
 
 
 def test_two_workers_fire_every_second_once_until_it_is_disabled(fleet: Fleet) -> None:
@@ -45,14 +45,14 @@ def test_two_workers_fire_every_second_once_until_it_is_disabled(fleet: Fleet) -
     wait_until(lambda: len(list_fire_times(row)) >= 5, what=fleet.logs)
     services.disable(row.pk)
     times = list_fire_times(row)
-    assert [b - a for a, b in pairwise(times)] == [timedelta(seconds=1)] * (len(times) - 1)
+    assert [later - earlier for earlier, later in pairwise(times)] == [timedelta(seconds=1)] * (len(times) - 1)
     wait_until(lambda: not Job.objects.filter(status=Status.QUEUED).exists(), what=fleet.logs)
     assert list_fire_times(row) == times
     require_a_job_per_fire()
     assert " broken" not in fleet.logs()
 
 
-def test_a_worker_that_starts_makes_up_for_what_was_missed(fleet: Fleet) -> None:
+def test_a_starting_worker_catches_up_missed_fires(fleet: Fleet) -> None:
     row = create_schedule(cron="* * * * *", job_type="sample.noop", catch_up="all", catch_up_max=3)
     Schedule.objects.update(next_fire_at=get_database_time().replace(second=0, microsecond=0) - timedelta(hours=1))
     fleet.start(settings=LONG_LEASE_SETTINGS)
@@ -60,53 +60,53 @@ def test_a_worker_that_starts_makes_up_for_what_was_missed(fleet: Fleet) -> None
 
 
 @pytest.mark.django_db
-class TestPace:
-    def ask(self, ticker: Ticker) -> int:
-        """As a housekeeper does."""
-        with CaptureQueriesContext(connection) as captured:
+class TestTicker:
+    def count_statements(self, ticker: Ticker) -> int:
+        """Call the ticker as the maintenance thread does; return the number of its statements."""
+        with CaptureQueriesContext(connection) as queries:
             ticker.pause_sec()
             ticker.tick()
-        return len([statement for statement in captured if "jobscheduler_schedule" in statement["sql"]])
+        return len([statement for statement in queries if "jobscheduler_schedule" in statement["sql"]])
 
-    def test_a_housekeeper_that_comes_by_often_asks_the_database_seldom(self) -> None:
+    def test_frequent_ticks_query_the_database_seldom(self) -> None:
         ticker = Ticker()
         create_schedule(cron="0 3 1 1 *")
-        self.ask(ticker)
-        assert [self.ask(ticker) for _ in range(20)] == [0] * 20
+        self.count_statements(ticker)
+        assert [self.count_statements(ticker) for _ in range(20)] == [0] * 20
         assert 0 < ticker.pause_sec() <= 1.0
 
-    def test_one_question_is_enough_to_know_that_nothing_is_due(self) -> None:
+    def test_one_statement_is_enough_if_nothing_is_due(self) -> None:
         ticker = Ticker()
-        self.ask(ticker)
+        self.count_statements(ticker)
         ticker.wake()
-        assert self.ask(ticker) == 1
+        assert self.count_statements(ticker) == 1
 
-    def test_who_is_told_of_a_change_looks_again(self) -> None:
+    def test_a_notification_makes_it_query_again(self) -> None:
         ticker = Ticker()
-        self.ask(ticker)
+        self.count_statements(ticker)
         ticker.wake()
         assert ticker.pause_sec() < 0.1
-        assert self.ask(ticker) > 0
+        assert self.count_statements(ticker) > 0
 
-    def test_news_that_come_while_it_looks_are_not_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from schedules import ticker as ticking
+    def test_a_notification_during_the_query_is_not_lost(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from schedules import ticker as ticker_module
 
-        ticker, look = Ticker(), ticking._read_next_due
+        ticker, read_next_due = Ticker(), ticker_module._read_next_due
 
-        def list_meanwhile() -> Any:
-            found = look()
+        def read_and_wake() -> Any:
+            next_due = read_next_due()
             ticker.wake()
-            return found
+            return next_due
 
-        monkeypatch.setattr(ticking, "_read_next_due", list_meanwhile)
+        monkeypatch.setattr(ticker_module, "_read_next_due", read_and_wake)
         ticker.tick()
         monkeypatch.undo()
-        assert self.ask(ticker) > 0
+        assert self.count_statements(ticker) > 0
 
-    def test_a_tick_that_somebody_asks_for_always_looks(self) -> None:
+    def test_an_explicit_tick_always_queries(self) -> None:
         ticker = Ticker()
         ticker.tick()
-        row = create_schedule(cron="@yearly")  # every minute, the turn of a minute would be due too
+        row = create_schedule(cron="@yearly")  # a schedule of every minute could come due during the test
         Schedule.objects.filter(pk=row.pk).update(next_fire_at=get_database_time() - timedelta(seconds=1))
         assert ticker.tick() == 1
 
