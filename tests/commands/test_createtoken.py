@@ -1,4 +1,4 @@
-"""`manage.py createtoken`: the token alone on stdout, and one clear line for what makes no sense."""
+"""`manage.py createtoken` prints the token alone on stdout, and one line for bad input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.commands import call, run_process
 
 
 @pytest.mark.django_db
-def test_the_token_stands_alone_on_stdout_and_works() -> None:
+def test_the_token_is_alone_on_stdout_and_works() -> None:
     result = call("createtoken", "robot")
     assert result.code == 0
     token = tokens.find(result.out.removesuffix("\n"))
@@ -23,19 +23,19 @@ def test_the_token_stands_alone_on_stdout_and_works() -> None:
 
 
 @pytest.mark.django_db
-def test_tenant_scopes_and_lifetime_are_as_asked() -> None:
+def test_options_set_tenant_scopes_and_lifetime() -> None:
     call("createtoken", "a", "--tenant=acme", "--scopes", "operate,read", "--expires", "90d")
     call("createtoken", "b", "--all-tenants", "--scopes=admin")
-    acme, everyone = ApiToken.objects.order_by("name")
+    acme, all_tenants = ApiToken.objects.order_by("name")
     assert (acme.tenant, acme.scopes) == ("acme", ["read", "operate"])
     assert acme.expires_at is not None
     assert abs(acme.expires_at - clock.now() - timedelta(days=90)) < timedelta(minutes=5)
-    assert (everyone.tenant, everyone.scopes) == (None, ["admin"])
+    assert (all_tenants.tenant, all_tenants.scopes) == (None, ["admin"])
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("",),
         ("a\nb",),
@@ -49,8 +49,8 @@ def test_tenant_scopes_and_lifetime_are_as_asked() -> None:
         ("robot", "--expires=-1d"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(words: tuple[str, ...]) -> None:
-    result = call("createtoken", *words)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...]) -> None:
+    result = call("createtoken", *arguments)
     assert (result.code, result.out) == (2, "")
     assert len(result.err.strip().splitlines()) == 1
     assert not ApiToken.objects.exists()

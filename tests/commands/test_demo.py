@@ -1,4 +1,4 @@
-"""`manage.py demo`: a living picture in a tenant of its own, and no trace of it afterwards."""
+"""`manage.py demo` fills a tenant of its own with data for every screen, and deletes all of it."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ from tests.support.snapshots import dump_tables
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
-KEPT = ("Worker", "SystemSnapshot", "LaneMark", "ConcurrencyLimit")  # who worked, and what it noted
+IGNORED_TABLES = ("Worker", "SystemSnapshot", "LaneMark", "ConcurrencyLimit")  # written by the engine itself
 
 
 @pytest.fixture(autouse=True)
-def types_as_before() -> Iterator[None]:
-    """The demo's job types are known only to who has run it."""
+def restore_registry() -> Iterator[None]:
+    """Unregister the job types of the demo after each test."""
     before = dict(registry._handlers)
     yield
     registry._handlers = before
 
 
-def rows() -> dict[str, list[dict[str, Any]]]:
-    return {name: listed for name, listed in dump_tables().items() if name not in KEPT}
+def dump_demo_tables() -> dict[str, list[dict[str, Any]]]:
+    return {name: table_rows for name, table_rows in dump_tables().items() if name not in IGNORED_TABLES}
 
 
-def test_it_shows_every_side_of_the_console_and_goes_without_a_trace() -> None:
+def test_it_fills_every_screen_and_is_deleted_without_a_trace() -> None:
     own = job_services.enqueue("system.noop")
-    before = rows()
+    before = dump_demo_tables()
     result = call("demo", "--force")
     assert (result.code, "--clear" in result.out) == (0, True), result.err
-    shows_everything()
+    require_all_demo_data()
     assert "already exists" in call("demo", "--force").err
     assert call("demo", "--clear").code == 0
-    assert rows() == before
+    assert dump_demo_tables() == before
     assert not ConcurrencyLimit.objects.filter(scope="resource").exists()
     own.refresh_from_db()
     assert own.status == Status.QUEUED
     assert call("demo", "--clear").code == 1
 
 
-def shows_everything() -> None:
+def require_all_demo_data() -> None:
     jobs = Job.objects.filter(tenant=demo.TENANT)
-    wanted = {"COMPLETED", "FAILED", "SKIPPED", "CANCELLED", "QUEUED", "PENDING", "PAUSED"}
-    assert set(jobs.values_list("status", flat=True)) >= wanted
+    expected = {"COMPLETED", "FAILED", "SKIPPED", "CANCELLED", "QUEUED", "PENDING", "PAUSED"}
+    assert set(jobs.values_list("status", flat=True)) >= expected
     codes = {
         reason.code for job in jobs.exclude(status__in=["COMPLETED", "FAILED"]) for reason in explain(job.pk).reasons
     }
-    wanted = {"not_before", "backoff", "held", "predecessor", "paused", "target_blocked", "target_paused"}
-    assert codes >= wanted | {"scope_paused", "no_worker"}
+    expected = {"not_before", "backoff", "held", "predecessor", "paused", "target_blocked", "target_paused"}
+    assert codes >= expected | {"scope_paused", "no_worker"}
     groups = set(JobGroup.objects.filter(tenant=demo.TENANT).values_list("status", flat=True))
     assert groups >= {GroupStatus.COMPLETED, GroupStatus.PARTIAL}
-    pulse = Schedule.objects.get(tenant=demo.TENANT, name="demo: every minute")
-    outcomes = [past.outcome for past in history.load_outcomes(history.fires_of(pulse))]
+    schedule = Schedule.objects.get(tenant=demo.TENANT, name="demo: every minute")
+    outcomes = [fire.outcome for fire in history.load_outcomes(history.fires_of(schedule))]
     assert (len(outcomes), outcomes.count("FAILED"), outcomes.count("COMPLETED")) == (30, 3, 27)
     assert WebhookEndpoint.objects.filter(tenant=demo.TENANT).count() == 2
     deliveries = WebhookDelivery.objects.filter(endpoint__tenant=demo.TENANT)
@@ -73,26 +73,26 @@ def shows_everything() -> None:
 
 
 @pytest.mark.once
-def test_schedules_of_the_demo_name_job_types_that_every_worker_knows() -> None:
+def test_schedules_of_the_demo_use_job_types_that_every_worker_has() -> None:
     call("demo", "--force")
     assert set(Schedule.objects.values_list("job_type", flat=True)) == {"system.sleep"}
     call("demo", "--clear")
 
 
-def test_without_debug_it_must_be_meant() -> None:
+def test_without_debug_it_requires_force() -> None:
     before = dump_tables()
     result = call("demo")
     assert (result.code, "--force" in result.err) == (1, True)
     assert dump_tables() == before
 
 
-def test_a_tenant_that_it_did_not_make_is_left_alone() -> None:
+def test_a_tenant_that_it_did_not_create_is_left_alone() -> None:
     job_services.enqueue("system.noop", tenant=demo.TENANT)
-    before = rows()
+    before = dump_demo_tables()
     assert call("demo", "--force").code == call("demo", "--clear").code == 1
-    assert rows() == before
+    assert dump_demo_tables() == before
 
 
 def test_each_app_of_ours_adds_its_part() -> None:
-    assert {part.__name__ for part in demo._load_app_modules()} == {"schedules.demo", "webhooks.demo"}
+    assert {module.__name__ for module in demo._load_app_modules()} == {"schedules.demo", "webhooks.demo"}
     assert {apps.get_app_config(label).label for label in demo.APP_LABELS} == set(demo.APP_LABELS)

@@ -1,4 +1,4 @@
-"""The doctor names what is wrong with a deployment, and says so with its exit code."""
+"""The doctor names the problems of a deployment, and its exit code reports them."""
 
 from __future__ import annotations
 
@@ -40,39 +40,41 @@ TOPICS = {
 
 
 def read_findings(level: str, topic: str) -> str:
-    """What the doctor says of a topic at this level; empty, if nothing."""
-    found = call("doctor", "--json").json["findings"]
-    return " ".join(item["message"] for item in found if (item["level"], item["topic"]) == (level, topic))
+    """Return the messages of a topic at this level; empty if there are none."""
+    findings = call("doctor", "--json").json["findings"]
+    return " ".join(
+        finding["message"] for finding in findings if (finding["level"], finding["topic"]) == (level, topic)
+    )
 
 
-def worker(**fields: Any) -> Worker:
+def create_worker(**fields: Any) -> Worker:
     return Worker.objects.create(**{"name": "w", "host": "h", "pid": 1, "version": "1", **fields})
 
 
-def test_a_sound_deployment_is_told_topic_by_topic_and_exits_0() -> None:
-    worker()
-    answer = call("doctor", "--json")
-    assert (answer.code, answer.json["healthy"]) == (0, True)
-    assert {item["topic"] for item in answer.json["findings"]} == TOPICS
+def test_a_healthy_deployment_is_reported_by_topic_and_exits_0() -> None:
+    create_worker()
+    result = call("doctor", "--json")
+    assert (result.code, result.json["healthy"]) == (0, True)
+    assert {finding["topic"] for finding in result.json["findings"]} == TOPICS
     assert "ok       workers: 1 running, 1 slot\n" in call("doctor").out
 
 
-def test_warnings_fail_only_if_asked() -> None:
+def test_warnings_fail_only_with_fail_level_warning() -> None:
     assert read_findings("warning", "workers") == "none is running"
     assert [call("doctor", *level).code for level in ([], ["--fail-level", "warning"])] == [0, 1]
 
 
-def test_jobs_that_nobody_takes_are_an_error() -> None:
-    made = enqueue("system.noop")
-    Job.objects.filter(pk=made.pk).update(created_at=timezone.now() - timedelta(minutes=5))
-    worker(heartbeat_at=timezone.now() - timedelta(hours=1))
+def test_waiting_jobs_without_a_worker_are_an_error() -> None:
+    job = enqueue("system.noop")
+    Job.objects.filter(pk=job.pk).update(created_at=timezone.now() - timedelta(minutes=5))
+    create_worker(heartbeat_at=timezone.now() - timedelta(hours=1))
     assert read_findings("error", "workers") == "none is running"
     assert call("doctor").code == 1
 
 
 def test_stuck_slots_idle_slots_and_mixed_versions_are_named() -> None:
-    worker(slots=3, stuck=2)
-    worker(name="v", version="2")
+    create_worker(slots=3, stuck=2)
+    create_worker(name="v", version="2")
     assert read_findings("warning", "workers") == "2 slots are stuck of several versions: 1, 2"
     assert (
         read_findings("warning", "limits")
@@ -80,13 +82,13 @@ def test_stuck_slots_idle_slots_and_mixed_versions_are_named() -> None:
     )
 
 
-def test_a_lease_that_nobody_recovers_is_an_error() -> None:
-    taken = claim(enqueue("system.noop"))
-    Job.objects.filter(pk=taken.pk).update(lease_expires_at=timezone.now() - timedelta(hours=1))
+def test_an_expired_lease_is_an_error() -> None:
+    job = claim(enqueue("system.noop"))
+    Job.objects.filter(pk=job.pk).update(lease_expires_at=timezone.now() - timedelta(hours=1))
     assert read_findings("error", "leases") == "1 job has an expired lease"
 
 
-def test_schedules_that_nobody_fires_and_broken_ones_are_named() -> None:
+def test_overdue_and_broken_schedules_are_named() -> None:
     for name in ("late", "broken"):
         schedules.create({"name": name, "cron": "@daily", "job_type": "system.noop"})
     rows = Schedule.objects
@@ -104,10 +106,10 @@ def test_secrets_that_cannot_be_read_are_an_error() -> None:
     assert read_findings("warning", "webhooks") == "secrets are encrypted with SECRET_KEY"
 
 
-def test_settings_that_make_no_sense_are_told_and_nothing_breaks() -> None:
+def test_bad_settings_are_reported_and_nothing_breaks() -> None:
     with override_settings(JOBSCHEDULER={"LEASE_SECS": 3}):
-        answer = call("doctor")
-    assert (answer.code, "jobs.E001" in answer.out) == (1, True)
+        result = call("doctor")
+    assert (result.code, "jobs.E001" in result.out) == (1, True)
 
 
 def test_files_that_were_not_collected_are_an_error(tmp_path: Any) -> None:
@@ -122,42 +124,42 @@ def test_files_that_are_served_uncollected_are_a_warning(tmp_path: Any) -> None:
         assert read_findings("warning", "static") == "not collected; served from the apps' own folders"
 
 
-@pytest.mark.parametrize("nowhere", [{"STATIC_ROOT": ""}, {"STATIC_URL": None}], ids=str)
-def test_static_files_that_have_no_place_are_an_error(nowhere: dict[str, Any]) -> None:
+@pytest.mark.parametrize("missing_setting", [{"STATIC_ROOT": ""}, {"STATIC_URL": None}], ids=str)
+def test_missing_static_settings_are_an_error(missing_setting: dict[str, Any]) -> None:
     storages = {"staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"}}
-    with override_settings(STORAGES=storages, DEBUG=False, **nowhere):
-        assert next(iter(nowhere)) in read_findings("error", "static")
+    with override_settings(STORAGES=storages, DEBUG=False, **missing_setting):
+        assert next(iter(missing_setting)) in read_findings("error", "static")
 
 
-def test_a_workers_health_check_asks_for_the_worker_of_its_own_host_and_nothing_else() -> None:
+def test_the_health_check_of_a_worker_checks_the_worker_of_its_own_host_and_nothing_else() -> None:
     service = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"]["worker"]
-    _check, program, *words = service["healthcheck"]["test"]
+    _check, program, *arguments = service["healthcheck"]["test"]
     assert program == "django-admin"
     with override_settings(JOBSCHEDULER={"WEBHOOK_SECRET_KEY": "a key of its own, now lost"}):
         webhooks.create("https://example.com/", ["job.completed"])
-    worker(name="elsewhere", host="another")
-    answer = call(*words)
-    assert (answer.code, "no worker is running on this host" in answer.out) == (1, True)
-    mine = worker(name="mine", host=socket.gethostname()[:60])
-    assert (call(*words).code, call("doctor").code) == (0, 1)
-    mine.state = "STOPPED"
-    mine.save()
-    assert call(*words).code == 1
+    create_worker(name="elsewhere", host="another")
+    result = call(*arguments)
+    assert (result.code, "no worker is running on this host" in result.out) == (1, True)
+    own_worker = create_worker(name="mine", host=socket.gethostname()[:60])
+    assert (call(*arguments).code, call("doctor").code) == (0, 1)
+    own_worker.state = "STOPPED"
+    own_worker.save()
+    assert call(*arguments).code == 1
 
 
-def test_a_worker_health_check_with_senseless_settings_is_told_and_nothing_breaks() -> None:
+def test_a_worker_health_check_reports_bad_settings_and_nothing_breaks() -> None:
     with override_settings(JOBSCHEDULER={"LEASE_SECS": 3}):
-        answer = call("doctor", "--worker")
-    assert (answer.code, "jobs.E001" in answer.out) == (1, True)
+        result = call("doctor", "--worker")
+    assert (result.code, "jobs.E001" in result.out) == (1, True)
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/empty.sqlite3", "sqlite:////nowhere/at/all.sqlite3"])
-def test_a_database_without_tables_or_without_an_answer_is_told_in_lines(url: str, tmp_path: Any) -> None:
+def test_a_database_without_tables_or_connection_is_reported_without_a_traceback(url: str, tmp_path: Any) -> None:
     env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": url.format(tmp_path)}
-    answer: CommandResult = run_process(env, "doctor")
-    assert (answer.code, "Traceback" in answer.err) == (1, False)
-    assert ("migrations: jobscheduler_jobs 0001_initial" in answer.out) == ("empty" in url)
-    assert ("database: does not answer" in answer.out) == ("nowhere" in url)
+    result: CommandResult = run_process(env, "doctor")
+    assert (result.code, "Traceback" in result.err) == (1, False)
+    assert ("migrations: jobscheduler_jobs 0001_initial" in result.out) == ("empty" in url)
+    assert ("database: does not answer" in result.out) == ("nowhere" in url)
 
 
 @pytest.mark.pg_only

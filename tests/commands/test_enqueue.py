@@ -1,4 +1,4 @@
-"""`manage.py enqueue`: what it makes of what was typed."""
+"""`manage.py enqueue` parses params and options, and prints the id of the job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.snapshots import list_events
 pytestmark = pytest.mark.django_db
 
 
-def test_the_id_stands_alone_on_stdout_and_params_are_typed_by_the_signature() -> None:
+def test_the_id_is_alone_on_stdout_and_params_are_parsed_by_the_signature() -> None:
     result = call("enqueue", "sample.add", "a=1", "b=-2")
 
     job = Job.objects.get()
@@ -24,22 +24,29 @@ def test_the_id_stands_alone_on_stdout_and_params_are_typed_by_the_signature() -
     assert job.status == Status.QUEUED
 
 
-def test_options_and_params_may_stand_in_any_order() -> None:
+def test_options_and_params_may_come_in_any_order() -> None:
     call("enqueue", "--priority", "high", "sample.add", "--target", "book-1", "a=1", "--tag", "x", "b=2", "--tag=y")
 
     job = Job.objects.get()
     assert (job.params, job.priority, job.target, job.tags) == ({"a": 1, "b": 2}, 75, "book-1", ["x", "y"])
 
 
-def test_a_json_object_gives_params_and_single_ones_win_over_it() -> None:
+def test_single_params_win_over_a_json_object() -> None:
     call("enqueue", "sample.add", '--json={"a": 1, "b": 1}', "b=5")
 
     assert Job.objects.get().params == {"a": 1, "b": 5}
 
 
 def test_every_option_reaches_the_job() -> None:
-    words = ["--tenant=acme", "--resource=gpu", "--max-retries=0", "--max-runtime=1m30s", "--hold", "--reason=because"]
-    call("enqueue", "sample.noop", *words, "--priority=7", "--at=2030-01-31T12:00:00+01:00")
+    arguments = [
+        "--tenant=acme",
+        "--resource=gpu",
+        "--max-retries=0",
+        "--max-runtime=1m30s",
+        "--hold",
+        "--reason=because",
+    ]
+    call("enqueue", "sample.noop", *arguments, "--priority=7", "--at=2030-01-31T12:00:00+01:00")
 
     job = Job.objects.get()
     assert (job.tenant, job.resource, job.max_retries, job.max_runtime_sec) == ("acme", "gpu", 0, 90)
@@ -51,7 +58,7 @@ def test_every_option_reaches_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "field"),
     [
         (["sample.add", "a=one", "b=2"], "params.a"),
         (["sample.add", "a=1"], "params.b"),
@@ -73,11 +80,11 @@ def test_every_option_reaches_the_job() -> None:
         (["sample.noop", "--max-runtime=60"], "--max-runtime"),
     ],
 )
-def test_bad_input_is_one_line_exit_code_2_and_no_job(words: list[str], named: str) -> None:
-    result = call("enqueue", *words)
+def test_bad_input_is_one_line_exit_code_2_and_no_job(arguments: list[str], field: str) -> None:
+    result = call("enqueue", *arguments)
 
     assert (result.code, result.out) == (2, "")
-    assert named in result.err
+    assert field in result.err
     assert result.err.count("\n") == 1
     assert not Job.objects.exists()
 
@@ -97,10 +104,10 @@ def test_as_a_process_it_prints_the_id_alone_or_one_line_on_stderr(process_env: 
     assert (result.code, result.err) == (0, "")
     assert Job.objects.get().pk == UUID(result.out.strip())
 
-    wrong = run_process(process_env, "enqueue", "sample.add", "a=1", "b=\x1b[31m")
-    assert wrong.code == 2
-    assert wrong.err.count("\n") == 1
-    assert "\x1b" not in wrong.err
+    refused = run_process(process_env, "enqueue", "sample.add", "a=1", "b=\x1b[31m")
+    assert refused.code == 2
+    assert refused.err.count("\n") == 1
+    assert "\x1b" not in refused.err
 
 
 def test_a_database_that_refuses_is_one_line_and_exit_code_1(process_env: dict[str, str], tmp_path: object) -> None:

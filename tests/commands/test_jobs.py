@@ -1,4 +1,4 @@
-"""`manage.py jobs`: looking at jobs and operating them, one by one and many by filter."""
+"""`manage.py jobs`: list and show jobs, and act on them by id and by filter."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.support.snapshots import dump_tables, list_events
 pytestmark = pytest.mark.django_db
 
 
-def list_job_ids(*words: object) -> list[str]:
-    result = call("jobs", "list", "--json", *words)
+def list_job_ids(*arguments: object) -> list[str]:
+    result = call("jobs", "list", "--json", *arguments)
     assert result.code == 0, result.err
-    return [item["id"] for item in result.json]
+    return [job["id"] for job in result.json]
 
 
-def change_jobs(verb: str, *words: object) -> list[str]:
-    result = call("jobs", verb, "--json", *words)
+def change_jobs(verb: str, *arguments: object) -> list[str]:
+    result = call("jobs", verb, "--json", *arguments)
     assert result.code == 0, result.err
     return [*result.json["changed"], *result.json["asked"]]
 
@@ -43,7 +43,7 @@ def test_list_shows_the_newest_first_and_no_more_than_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["--status", "failed"],
         ["--status=FAILED,PAUSED"],
@@ -59,7 +59,7 @@ def test_list_shows_the_newest_first_and_no_more_than_the_limit() -> None:
         ["--status=FAILED", "--type=odd", "--tenant=acme", "--since=2h"],
     ],
 )
-def test_list_filters_by_what_a_job_is(words: list[str]) -> None:
+def test_list_filters_by_fields_of_a_job(arguments: list[str]) -> None:
     tags = ["red", "deep \"sea\" 'x'"]
     odd = JobFactory.create(
         failed=True, job_type="odd", target="book-1", tenant="acme", resource="gpu", tags=tags, started=False
@@ -67,10 +67,10 @@ def test_list_filters_by_what_a_job_is(words: list[str]) -> None:
     create_old_job(age=timedelta(hours=3), tags=["re", "red2", "sea"])
     JobFactory.create(id=make_id(clock.now() - timedelta(hours=2, minutes=5)), completed=True)
 
-    assert list_job_ids(*words) == [str(odd.pk)]
+    assert list_job_ids(*arguments) == [str(odd.pk)]
 
 
-def test_list_without_a_filter_shows_a_line_each() -> None:
+def test_list_without_a_filter_prints_one_line_per_job() -> None:
     job = JobFactory.create(running=True, target="book-1", progress=0.4, progress_message="two\nlines")
 
     heading, line = call("jobs", "list").out.splitlines()
@@ -80,7 +80,7 @@ def test_list_without_a_filter_shows_a_line_each() -> None:
     assert line.endswith("40% two\\nlines")
 
 
-def test_list_looks_only_so_far_back_for_what_no_index_leads_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_scans_a_bounded_number_of_jobs_for_a_filter_without_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_actions, "SCAN_LIMIT", 2)
     oldest = JobFactory.create(completed=True, job_type="odd")
     live = JobFactory.create(job_type="odd")
@@ -94,7 +94,7 @@ def test_list_looks_only_so_far_back_for_what_no_index_leads_to(monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["--status=DONE"],
         ["--status=,"],
@@ -109,8 +109,8 @@ def test_list_looks_only_so_far_back_for_what_no_index_leads_to(monkeypatch: pyt
         ["--tag= "],
     ],
 )
-def test_a_filter_that_makes_no_sense_is_one_line_and_exit_code_2(words: list[str]) -> None:
-    result = call("jobs", "list", *words)
+def test_a_bad_filter_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
+    result = call("jobs", "list", *arguments)
 
     assert (result.code, result.out) == (2, "")
     assert result.err.count("\n") == 1
@@ -119,7 +119,7 @@ def test_a_filter_that_makes_no_sense_is_one_line_and_exit_code_2(words: list[st
 # ---------------------------------------------------------------------- show
 
 
-def test_show_tells_all_there_is_with_secrets_masked() -> None:
+def test_show_prints_everything_with_secrets_masked() -> None:
     job = JobFactory.create(failed=True, target="book-1", params={"text": "sea", "password": "hunter2"})
     JobLogFactory.create(job=job, message="a line\x1b[2J of the log")
     call("jobs", "resolve", job.pk, "--reason", "known")
@@ -147,7 +147,7 @@ def test_show_of_a_missing_job_shows_the_others_and_exits_1() -> None:
     assert call("jobs", "show", "not-an-id").code == 1
 
 
-# ---------------------------------------------------------------------- verbs by id
+# ---------------------------------------------------------------------- actions by id
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_show_of_a_missing_job_shows_the_others_and_exits_1() -> None:
         ("release", Status.PENDING, Status.QUEUED),
     ],
 )
-def test_a_verb_by_id_moves_the_job_and_is_recorded_with_who_and_why(verb: str, before: Status, after: Status) -> None:
+def test_an_action_by_id_changes_the_job_and_records_actor_and_reason(verb: str, before: Status, after: Status) -> None:
     job = job_in(before)
 
     result = call("jobs", verb, job.pk, "--reason", "because I can")
@@ -186,11 +186,11 @@ def test_a_retry_names_the_new_job() -> None:
 
     result = call("jobs", "retry", job.pk, "--json")
 
-    made = Job.objects.get(retry_of=job)
-    assert result.json["made"] == {str(job.pk): str(made.pk)}
+    retry = Job.objects.get(retry_of=job)
+    assert result.json["made"] == {str(job.pk): str(retry.pk)}
 
 
-def test_what_was_refused_is_said_and_makes_exit_code_1() -> None:
+def test_refused_jobs_are_named_and_make_exit_code_1() -> None:
     done, queued, missing = JobFactory.create(completed=True), JobFactory.create(), uuid4()
 
     result = call("jobs", "cancel", done.pk, queued.pk, missing, "rubbish")
@@ -202,14 +202,14 @@ def test_what_was_refused_is_said_and_makes_exit_code_1() -> None:
     assert f"2 jobs skipped: there is no such job ({missing}, rubbish)" in result.out
 
 
-def test_resolving_twice_says_why_not() -> None:
+def test_resolving_twice_is_refused_with_the_reason() -> None:
     job = JobFactory.create(failed=True)
 
     assert call("jobs", "resolve", job.pk).code == 0
-    again = call("jobs", "resolve", job.pk)
+    second = call("jobs", "resolve", job.pk)
 
-    assert again.code == 1
-    assert "already resolved" in again.out
+    assert second.code == 1
+    assert "already resolved" in second.out
 
 
 def test_a_reason_that_is_too_long_is_bad_input() -> None:
@@ -219,7 +219,7 @@ def test_a_reason_that_is_too_long_is_bad_input() -> None:
     assert call("jobs", "cancel", "--type", job.job_type, "--reason", "x" * 3000).code == 2
 
 
-def test_move_puts_a_job_elsewhere_in_the_queue() -> None:
+def test_move_changes_the_position_in_the_queue() -> None:
     first, second, third = (JobFactory.create() for _ in range(3))
 
     assert call("jobs", "move", third.pk, "--top").code == 0
@@ -231,10 +231,10 @@ def test_move_puts_a_job_elsewhere_in_the_queue() -> None:
     assert call("jobs", "move", uuid4(), "--bottom").code == 1
 
 
-# ---------------------------------------------------------------------- verbs by filter
+# ---------------------------------------------------------------------- actions by filter
 
 
-def test_a_verb_by_filter_begins_only_where_it_can() -> None:
+def test_an_action_by_filter_selects_only_jobs_it_applies_to() -> None:
     waiting = [JobFactory.create(job_type="odd") for _ in range(3)]
     running = JobFactory.create(job_type="odd", running=True)
     JobFactory.create(job_type="odd", completed=True)
@@ -247,20 +247,20 @@ def test_a_verb_by_filter_begins_only_where_it_can() -> None:
     assert running.cancel_requested
 
 
-def test_a_dry_run_foretells_what_the_real_run_then_does_and_changes_nothing() -> None:
+def test_a_dry_run_predicts_the_real_run_and_changes_nothing() -> None:
     for status in Status:
         job_in(status, job_type="odd", target=f"lane of {status}")
     JobFactory.create(job_type="odd", running=True, cancel_requested=True, cancel_mode="CANCEL")
     JobFactory.create(job_type="odd", running=True, cancel_requested=True, cancel_mode="PAUSE")
     for verb in bulk_actions.ACTIONS:
         before = dump_tables()
-        foretold = call("jobs", verb, "--type=odd", "--dry-run", "--json")
+        dry_run = call("jobs", verb, "--type=odd", "--dry-run", "--json")
         assert dump_tables() == before, verb
-        done = call("jobs", verb, "--type=odd", "--json")
-        assert {**foretold.json, "made": {}, "dry_run": False} == {**done.json, "made": {}}, verb
+        real_run = call("jobs", verb, "--type=odd", "--json")
+        assert {**dry_run.json, "made": {}, "dry_run": False} == {**real_run.json, "made": {}}, verb
 
 
-def test_a_dry_run_says_how_many_would_change_and_how_many_not_and_why() -> None:
+def test_a_dry_run_counts_changes_and_skips_with_their_reasons() -> None:
     failed = JobFactory.create(failed=True)
     JobFactory.create(failed=True, resolved_at=clock.now())
     followed = JobFactory.create(failed=True)
@@ -275,23 +275,26 @@ def test_a_dry_run_says_how_many_would_change_and_how_many_not_and_why() -> None
     assert failed.resolved_at is None
 
 
-def test_a_dry_run_by_id_foretells_the_same_as_the_real_run() -> None:
+def test_a_dry_run_by_id_predicts_the_real_run() -> None:
     chain = JobFactory.create(failed=True)
     tail = JobFactory.create(failed=True, retry_of=chain)
     live = JobFactory.create(failed=True)
     JobFactory.create(running=True, retry_of=live)
     queued = JobFactory.create()
-    words = [chain.pk, live.pk, queued.pk]
+    arguments = [chain.pk, live.pk, queued.pk]
 
-    foretold, done = call("jobs", "retry", *words, "--dry-run", "--json"), call("jobs", "retry", *words, "--json")
+    dry_run, real_run = (
+        call("jobs", "retry", *arguments, "--dry-run", "--json"),
+        call("jobs", "retry", *arguments, "--json"),
+    )
 
-    assert foretold.json["changed"] == done.json["changed"] == [str(chain.pk)]
-    assert foretold.json["skipped"] == done.json["skipped"]
-    assert (foretold.code, done.code) == (1, 1)
+    assert dry_run.json["changed"] == real_run.json["changed"] == [str(chain.pk)]
+    assert dry_run.json["skipped"] == real_run.json["skipped"]
+    assert (dry_run.code, real_run.code) == (1, 1)
     assert Job.objects.get(retry_of=tail).status == Status.QUEUED
 
 
-def test_retry_by_filter_means_failures_unless_it_says_otherwise() -> None:
+def test_retry_by_filter_selects_failures_unless_a_status_is_given() -> None:
     failed, done = JobFactory.create(failed=True), JobFactory.create(completed=True)
 
     assert change_jobs("retry", "--type=tests.note", "--dry-run") == [str(failed.pk)]
@@ -306,14 +309,14 @@ def test_retry_by_filter_reruns_each_chain_once() -> None:
     assert Job.objects.filter(retry_of=second).count() == 1
 
 
-def test_since_and_limit_bound_what_a_verb_changes() -> None:
+def test_since_and_limit_bound_an_action() -> None:
     create_old_job(age=timedelta(hours=2), failed=True)
     recent = [JobFactory.create(failed=True) for _ in range(3)]
 
     assert change_jobs("retry", "--status=FAILED", "--since=1h", "--limit=2") == [str(job.pk) for job in recent[:2]]
 
 
-def test_a_walk_over_many_chunks_changes_each_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_action_over_many_chunks_changes_each_job_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk_actions, "CHUNK_SIZE", 2)
     jobs = [JobFactory.create(failed=True) for _ in range(5)]
 
@@ -321,21 +324,21 @@ def test_a_walk_over_many_chunks_changes_each_job_once(monkeypatch: pytest.Monke
     assert Job.objects.count() == 10
 
 
-def test_what_is_submitted_during_a_walk_is_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_submitted_during_an_action_are_not_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A retry that fails again at once must not be retried for ever."""
     monkeypatch.setattr(bulk_actions, "CHUNK_SIZE", 1)
     jobs = [JobFactory.create(failed=True) for _ in range(2)]
     retry = bulk_actions.ACTIONS["retry"]
 
-    def fails_again(job_id: UUID, **how: Any) -> Job:
+    def retry_and_fail(job_id: UUID, **options: Any) -> Job:
         JobFactory.create(failed=True)
-        return retry(job_id, **how)
+        return retry(job_id, **options)
 
-    monkeypatch.setitem(bulk_actions.ACTIONS, "retry", fails_again)
+    monkeypatch.setitem(bulk_actions.ACTIONS, "retry", retry_and_fail)
     assert change_jobs("retry", "--status=FAILED") == [str(job.pk) for job in jobs]
 
 
-def test_release_by_filter_leaves_those_that_wait_for_their_predecessor() -> None:
+def test_release_by_filter_skips_jobs_that_wait_for_their_predecessor() -> None:
     group = JobGroupFactory.create(sequential=True)
     JobFactory.create(group=group, group_index=0)
     JobFactory.create(pending=True, hold=False, group=group, group_index=1)
@@ -344,28 +347,28 @@ def test_release_by_filter_leaves_those_that_wait_for_their_predecessor() -> Non
     result = call("jobs", "release", "--status=PENDING", "--json")
 
     assert result.json["changed"] == [str(held.pk)]
-    assert [item["reason"] for item in result.json["skipped"]] == ["still waiting for its turn in its group"]
+    assert [skipped["reason"] for skipped in result.json["skipped"]] == ["still waiting for its turn in its group"]
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [[], ["--dry-run"], ["--limit=5"], ["ID", "--type=odd"], ["--status=COMPLETED"], ["--status=FAILED,QUEUED"]],
 )
-def test_a_verb_needs_ids_or_filters_that_make_sense(words: list[str]) -> None:
+def test_an_action_needs_valid_ids_or_filters(arguments: list[str]) -> None:
     job = JobFactory.create(completed=True, job_type="odd")
 
-    result = call("jobs", "cancel", *[str(job.pk) if word == "ID" else word for word in words])
+    result = call("jobs", "cancel", *[str(job.pk) if argument == "ID" else argument for argument in arguments])
 
     assert (result.code, result.out) == (2, "")
 
 
 def test_a_filter_that_matches_nothing_is_no_error() -> None:
-    result = call("jobs", "cancel", "--target=nobody-there")
+    result = call("jobs", "cancel", "--target=unknown")
 
     assert (result.code, result.out) == (0, "cancel: 0 changed, 0 stop requests, 0 skipped.\n")
 
 
-def test_if_all_that_matched_was_refused_the_exit_code_is_1() -> None:
+def test_if_all_matching_jobs_are_refused_the_exit_code_is_1() -> None:
     JobFactory.create(failed=True, resolved_at=clock.now())
 
     assert call("jobs", "resolve", "--status=FAILED").code == 1
@@ -412,7 +415,7 @@ def test_as_a_process_it_has_the_same_exit_codes(process_env: dict[str, str]) ->
     refused = run_process(process_env, "jobs", "cancel", job.pk)
     assert (refused.code, refused.err) == (1, "CommandError: 1 job could not be changed.\n")
 
-    wrong = run_process(process_env, "jobs", "cancel", "--since=never", "--status=QUEUED")
-    assert wrong.code == 2
-    assert wrong.err.count("\n") == 1
+    bad_input = run_process(process_env, "jobs", "cancel", "--since=never", "--status=QUEUED")
+    assert bad_input.code == 2
+    assert bad_input.err.count("\n") == 1
     assert run_process(process_env, "jobs", "explode").code == 2
