@@ -56,6 +56,7 @@ class Listener(threading.Thread):
         return db.has_server(connection) and not pooled
 
     def run(self) -> None:
+        """Listen until the end, through outages."""
         while not self._end.is_set():
             with self._outage.survive():
                 self._listen()
@@ -63,6 +64,7 @@ class Listener(threading.Thread):
         close_connection()
 
     def end(self) -> None:
+        """Let the thread end within a second."""
         self._end.set()
 
     def _listen(self) -> None:

@@ -17,6 +17,8 @@ _SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
 
 
 class LimitRow(NamedTuple):
+    """A limit as its row has it."""
+
     scope: str
     key: str
     max: int | None
