@@ -56,6 +56,7 @@ check: $(DEV)
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
+	$(PY) -m tests.packaging.plain_words
 	$(PY) manage.py makemigrations --check --dry-run --settings tests.settings
 	ENV_FILE= HTTPS=True $(PY) manage.py check --deploy --fail-level WARNING
 

@@ -153,8 +153,8 @@ def report(results: Mapping[str, Rates]) -> str:
 
 
 def bars(results: Mapping[str, Rates]) -> list[Bar]:
-    few, many, blocked, limited, ahead = QUEUES
-    pairs = [(many, few), (blocked, few), (ahead, limited)]
+    small, many, blocked, limited, ahead = QUEUES
+    pairs = [(many, small), (blocked, small), (ahead, limited)]
     return [
         Bar(f"claim rate, {name} ÷ {to}", median_ratio(rates, name, to), 0.8, 0.95)
         for rates in results.values()

@@ -19,7 +19,7 @@ if str(HERE.parent) not in sys.path:
 from docs import reference_pages  # noqa: E402
 from jobs.states import STATUS_MEANINGS, TERMINAL, TRANSITIONS, Status, Transition  # noqa: E402
 
-BIRTH, END = "[*]", "[*]"
+START, END = "[*]", "[*]"
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def openapi_document() -> str:
-    """What `/api/openapi.json` says; it is the same whatever is installed around it."""
+    """Return the document of `/api/openapi.json`; it does not depend on what else is installed."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "jobscheduler.settings")
     import django
 
@@ -42,7 +42,7 @@ def openapi_document() -> str:
 
 
 def lifecycle_page() -> str:
-    return "\n".join([*_opening(), *_states(), *_diagram(), *_arrows()])
+    return "\n".join([*_opening(), *_states(), *_diagram(), *_transitions()])
 
 
 def _opening() -> Iterable[str]:
@@ -69,7 +69,7 @@ def _diagram() -> Iterable[str]:
     yield ""
     yield "```mermaid"
     yield "stateDiagram-v2"
-    for (source, target), verbs in _moves().items():
+    for (source, target), verbs in _group_transitions().items():
         yield f"    {source} --> {target}: {', '.join(verbs)}"
     for status in Status:
         if status in TERMINAL:
@@ -78,31 +78,31 @@ def _diagram() -> Iterable[str]:
     yield ""
 
 
-def _moves() -> dict[tuple[str, str], list[str]]:
-    """The verbs between each two states. Arrows that lead back to their own state are only in the table."""
-    moves: dict[tuple[str, str], list[str]] = {}
-    for arrow in TRANSITIONS:
-        if arrow.source != arrow.target:
-            verbs = moves.setdefault((arrow.source or BIRTH, arrow.target), [])
-            if arrow.verb not in verbs:
-                verbs.append(arrow.verb)
-    return moves
+def _group_transitions() -> dict[tuple[str, str], list[str]]:
+    """Return the verbs between each two states. Transitions to the same state are only in the table."""
+    verbs_of: dict[tuple[str, str], list[str]] = {}
+    for transition in TRANSITIONS:
+        if transition.source != transition.target:
+            verbs = verbs_of.setdefault((transition.source or START, transition.target), [])
+            if transition.verb not in verbs:
+                verbs.append(transition.verb)
+    return verbs_of
 
 
-def _arrows() -> Iterable[str]:
-    yield "## Moves"
+def _transitions() -> Iterable[str]:
+    yield "## Transitions"
     yield ""
-    yield "Every move writes its event, with who made it and why. Whatever is not in this table is refused."
+    yield "Every transition writes its event, with its actor and reason. A transition that is not in this table is refused."
     yield ""
     yield "| verb | from | to | event | by | rule |"
     yield "|---|---|---|---|---|---|"
-    yield from (_line(arrow) for arrow in TRANSITIONS)
+    yield from (_line(transition) for transition in TRANSITIONS)
     yield ""
 
 
-def _line(arrow: Transition) -> str:
-    source = arrow.source or "(new)"
-    return f"| {arrow.verb} | {source} | {arrow.target} | {arrow.event} | {arrow.by} | {arrow.rule} |"
+def _line(transition: Transition) -> str:
+    source = transition.source or "(new)"
+    return f"| {transition.verb} | {source} | {transition.target} | {transition.event} | {transition.by} | {transition.rule} |"
 
 
 if __name__ == "__main__":

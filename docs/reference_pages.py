@@ -31,7 +31,7 @@ WORDS = {
     "GRACE_SEC": "How long after the end of a lease others wait before they take the job for lost.",
     "RECOVERY_SEC": "How often workers look for lost jobs. As HEARTBEAT_SEC, unless set.",
     "SHUTDOWN_GRACE_SEC": "How long a worker that was told to end waits for its handlers before it asks them to stop.",
-    "POLL_SEC": "How often idle workers look for jobs where nobody notifies them; ten times as long where PostgreSQL does.",
+    "POLL_SEC": "How often idle workers look for jobs on SQLite and without notifications; ten times as long where PostgreSQL notifies them.",
     "CANCEL_TIMEOUT_SEC": "After so long a handler in a process that ignores a stop is ended. None: never.",
     "DISPATCH_TIMEOUT_SEC": "How long an offered job is reserved for a remote worker.",
     "DIRECT_WAIT_SEC": "How long a direct call waits for a slot.",
@@ -101,9 +101,10 @@ def _settings_opening() -> Iterable[str]:
 def _table(record: type) -> Iterable[str]:
     yield "| key | default | accepts | |"
     yield "|---|---|---|---|"
-    for each in fields(record):
-        rule: Rule = each.metadata["rule"]
-        yield f"| `{each.name}` | {_default(each.default)} | {_accepted(rule)} | {WORDS[each.name]} |".replace(
+    for setting in fields(record):
+        rule: Rule = setting.metadata["rule"]
+        accepts = _describe_rule(rule)
+        yield f"| `{setting.name}` | {_default(setting.default)} | {accepts} | {WORDS[setting.name]} |".replace(
             "|  |", "| |"
         )
 
@@ -116,8 +117,8 @@ def _default(value: Any) -> str:
     return f"`{value}`"
 
 
-def _accepted(rule: Rule) -> str:
-    """In the words with which it refuses."""
+def _describe_rule(rule: Rule) -> str:
+    """Describe what a rule accepts, in the words of its error."""
     try:
         rule.accept(object())
     except NotAccepted as refusal:
@@ -169,10 +170,10 @@ def _command(name: str) -> Iterable[str]:
     yield str(command.help)
     yield ""
     yield from _options(parser)
-    for verb, told, inner in _verbs(parser):
+    for verb, help_text, inner in _verbs(parser):
         yield f"### {name} {verb}"
         yield ""
-        yield told
+        yield help_text
         yield ""
         yield from _options(inner)
 
@@ -180,8 +181,8 @@ def _command(name: str) -> Iterable[str]:
 def _verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            told = {each.dest: each.help or "" for each in action._choices_actions}
-            yield from ((verb, told.get(verb, ""), inner) for verb, inner in action.choices.items())
+            helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            yield from ((verb, helps.get(verb, ""), inner) for verb, inner in action.choices.items())
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterable[str]:
@@ -189,7 +190,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterable[str]:
     if shown:
         yield "| | |"
         yield "|---|---|"
-        yield from (f"| `{_spelled(action)}` | {_help(action)} |" for action in shown)
+        yield from (f"| `{_format_option(action)}` | {_help(action)} |" for action in shown)
         yield ""
 
 
@@ -198,7 +199,7 @@ def _is_shown(action: argparse.Action) -> bool:
     return not hidden and action.dest not in EVERYWHERE
 
 
-def _spelled(action: argparse.Action) -> str:
+def _format_option(action: argparse.Action) -> str:
     value = action.metavar if isinstance(action.metavar, str) else None
     if value is None:
         value = action.dest.upper() if action.choices is None else "|".join(map(str, action.choices))
