@@ -92,7 +92,7 @@ def _group_transitions() -> dict[tuple[str, str], list[str]]:
 def _transitions() -> Iterable[str]:
     yield "## Transitions"
     yield ""
-    yield "Every transition writes its event, with its actor and reason. A transition that is not in this table is refused."
+    yield "Every transition writes its event, with its actor and reason. Any other transition is refused."
     yield ""
     yield "| verb | from | to | event | by | rule |"
     yield "|---|---|---|---|---|---|"
@@ -101,8 +101,8 @@ def _transitions() -> Iterable[str]:
 
 
 def _line(transition: Transition) -> str:
-    source = transition.source or "(new)"
-    return f"| {transition.verb} | {source} | {transition.target} | {transition.event} | {transition.by} | {transition.rule} |"
+    cells = (transition.verb, transition.source or "(new)", transition.target, transition.event, transition.by)
+    return f"| {' | '.join(map(str, cells))} | {transition.rule} |"
 
 
 if __name__ == "__main__":
