@@ -9,10 +9,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.apps import apps
+from django.db import connection, transaction
+
 from jobs import ids
 from jobs.engine.sql.columns import INITIAL_VALUES
 from jobs.models import Target
 from tests.factories import SAMPLE_TYPE
+from tests.support.snapshots import APP_LABELS
 
 LIVE = 0.1
 TABLES = tuple(f"jobscheduler_{name}" for name in ("job", "jobrun", "jobevent", "joblog", "jobminute", "target"))
@@ -231,3 +235,27 @@ _PLAIN = {
     "fence": "0",
     "idempotency_hash": "''",
 }
+
+
+def delete_all_rows() -> None:
+    """Empty every table of ours, also those whose triggers forbid deletion."""
+    tables = [model._meta.db_table for label in APP_LABELS for model in apps.get_app_config(label).get_models()]
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(f"TRUNCATE {', '.join(tables)} CASCADE")
+            cursor.execute("ANALYZE")
+        else:
+            _delete_rows_of_sqlite(cursor, tables)
+    connection.close()
+
+
+def _delete_rows_of_sqlite(cursor: Any, tables: list[str]) -> None:
+    cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND sql LIKE '%DELETE ON%'")
+    triggers = cursor.fetchall()
+    with transaction.atomic():
+        for name, _ in triggers:
+            cursor.execute(f"DROP TRIGGER {name}")
+        for table in tables:
+            cursor.execute(f"DELETE FROM {table}")
+        for _, sql in triggers:
+            cursor.execute(sql)

@@ -18,8 +18,8 @@ from jobs.services import groups
 from jobs.stats import live_counts
 from schedules.models import Schedule
 from tests.factories import ConcurrencyLimitFactory, ScheduleFactory, WorkerFactory
-from tests.query_plans.large_tables import LargeTables
-from tests.query_plans.test_api import _clear, walks
+from tests.query_plans.explain import find_full_scans
+from tests.query_plans.large_tables import LargeTables, delete_all_rows
 from tests.support.admin_pages import get_list_url, get_page_url
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 
@@ -60,7 +60,7 @@ def crowded(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterat
         ]
         yield [*pages, *lists, *screens]
         live_counts.clear_cache()
-        _clear()
+        delete_all_rows()
 
 
 @pytest.mark.django_db
@@ -74,4 +74,4 @@ def test_every_page_takes_few_statements_and_no_walk(crowded: list[str]) -> None
         asked = [statement["sql"] for statement in captured]
         assert len(asked) <= MOST_STATEMENTS, (url, asked)
         for sql in asked:
-            assert not walks(sql), (url, sql, walks(sql))
+            assert not find_full_scans(sql), (url, sql, find_full_scans(sql))

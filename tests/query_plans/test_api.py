@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-import psycopg
 import pytest
-from django.apps import apps
-from django.db import connection, transaction
+from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from pytest_django import DjangoDbBlocker
 
-from jobs import db
 from jobs.models import JobEvent, JobLog
 from jobs.services import targets, tokens
 from jobs.states import EventKind
@@ -31,14 +27,13 @@ from tests.factories import (
     JobTemplateFactory,
     WorkerFactory,
 )
-from tests.query_plans.large_tables import LargeTables
+from tests.query_plans.explain import find_full_scans
+from tests.query_plans.large_tables import LargeTables, delete_all_rows
 
 pytestmark = pytest.mark.django_db
 
-OURS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
 JOBS = 200_000
 MOST_STATEMENTS = 12
-TABLES = ("jobscheduler_job", "jobscheduler_jobrun", "jobscheduler_jobevent", "jobscheduler_joblog")
 FILTERS = (
     *("status=QUEUED", "status=RUNNING", "status=FAILED", "status=COMPLETED", "status=FAILED&status=CANCELLED"),
     *("job_type=tests.note", "job_type=nothing.like.it", "target=target%2010", "tenant=other", "tenant=nobody"),
@@ -104,31 +99,7 @@ def scene(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
         }
         yield Scene(Values({**create_objects("default"), **known}), everywhere, of_one)
         live_counts.clear_cache()
-        _clear()
-
-
-def _clear() -> None:
-    tables = [model._meta.db_table for name in OURS for model in apps.get_app_config(name).get_models()]
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute(f"TRUNCATE {', '.join(tables)} CASCADE")
-            cursor.execute("ANALYZE")
-        else:
-            _clear_sqlite(cursor, tables)
-    connection.close()
-
-
-def _clear_sqlite(cursor: Any, tables: list[str]) -> None:
-    """Delete all rows without the triggers that forbid deletion."""
-    cursor.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND sql LIKE '%DELETE ON%'")
-    triggers = cursor.fetchall()
-    with transaction.atomic():
-        for name, _ in triggers:
-            cursor.execute(f"DROP TRIGGER {name}")
-        for table in tables:
-            cursor.execute(f"DELETE FROM {table}")
-        for _, sql in triggers:
-            cursor.execute(sql)
+        delete_all_rows()
 
 
 @pytest.fixture(autouse=True)
@@ -152,7 +123,7 @@ def test_a_get_takes_few_statements_and_no_walk(scene: Scene, path: str) -> None
         asked = ask(path.format_map(scene.values), token)
         assert len(asked) <= MOST_STATEMENTS, "\n".join(statement["sql"] for statement in asked)
         for statement in asked:
-            walked = walks(statement["sql"])
+            walked = find_full_scans(statement["sql"])
             assert not walked, f"{statement['sql']}\n{walked}"
 
 
@@ -166,7 +137,7 @@ def test_a_page_far_down_is_like_the_first(scene: Scene, path: str) -> None:
     assert cursor is not None
     later = ask(f"{path}{'&' if '?' in path else '?'}limit=50&cursor={cursor}", scene.everywhere)
     assert len(later) <= len(first)
-    assert not any(walks(item["sql"]) for item in later)
+    assert not any(find_full_scans(item["sql"]) for item in later)
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -176,46 +147,8 @@ def test_a_longer_page_takes_no_more_statements(scene: Scene, path: str) -> None
     assert len(set(counts.values())) == 1, counts
 
 
-# ------------------------------------------------------------------------------------------------ how it is answered
-
-
-def walks(sql: str) -> list[str]:
-    """Where a statement reads the whole of a table that grows with history."""
-    if not re.match(r"\(*\s*(SELECT|WITH)\b", sql) or not any(table in sql for table in TABLES):
-        return []
-    return _scans_of_sqlite(sql) if connection.vendor == "sqlite" else _scans_of_postgres(sql)
-
-
-def _scans_of_sqlite(sql: str) -> list[str]:
-    with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN QUERY PLAN {sql}".replace("%", "%%"), ())
-        plan = [str(row[-1]) for row in cursor.fetchall()]
-    whole = rf"SCAN ({'|'.join(TABLES)}|T\d+)( LEFT-JOIN)?"
-    along_the_key = rf"{whole} USING (COVERING )?INDEX sqlite_autoindex_\w+"  # fine for a first page, but not to search
-    wrong = whole if "WHERE" not in sql else f"{whole}|{along_the_key}"
-    return [step for step in plan if re.fullmatch(wrong, step)]
-
-
-def _scans_of_postgres(sql: str) -> list[str]:
-    db.connection().ensure_connection()
-    with psycopg.ClientCursor(connection.connection) as cursor:
-        cursor.execute(f"EXPLAIN (FORMAT JSON) {sql}".encode())
-        ((((found,),),),) = (cursor.fetchall(),)
-    return [f"{node['Node Type']} {node['Relation Name']}" for node in _nodes(found["Plan"]) if _is_scan(node)]
-
-
-def _is_scan(node: dict[str, Any]) -> bool:
-    return node["Node Type"] == "Seq Scan" and node["Relation Name"] in TABLES
-
-
-def _nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield plan
-    for part in plan.get("Plans", ()):
-        yield from _nodes(part)
-
-
 def test_the_guard_sees_a_walk(scene: Scene) -> None:
     with CaptureQueriesContext(connection) as queries:
         list(JobEvent.objects.order_by().filter(reason="none like it")[:1])
         list(JobLog.objects.filter(job_id=scene.values["job_id"]))
-    assert [bool(walks(statement["sql"])) for statement in queries] == [True, False]
+    assert [bool(find_full_scans(statement["sql"])) for statement in queries] == [True, False]

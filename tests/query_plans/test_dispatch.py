@@ -13,7 +13,8 @@ from jobs.engine.maintenance.aging import PriorityAging
 from jobs.engine.maintenance.deadlines import DeadlineCheck
 from jobs.models import ConcurrencyLimit
 from tests.factories import LeaseFactory
-from tests.query_plans.test_claim import SLOTS, TYPES, ask, explain, indexes, queue, require_no_walk, statements
+from tests.query_plans.explain import execute, explain, list_indexes, record_statements, require_no_full_scan
+from tests.query_plans.test_claim import SLOTS, TYPES, queue
 
 pytestmark = [pytest.mark.pg_only, pytest.mark.django_db, pytest.mark.usefixtures("queue")]
 assert queue
@@ -34,7 +35,7 @@ def claim() -> None:
 def late() -> None:
     ahead = "SELECT id FROM jobscheduler_job WHERE gate = 3 LIMIT 20"
     sql = f"UPDATE jobscheduler_job SET time_sensitive = true, deadline_at = now() WHERE id IN ({ahead})"
-    ask(sql)
+    execute(sql)
     DeadlineCheck().skip_late_jobs()
 
 
@@ -45,25 +46,25 @@ def late() -> None:
 )
 def test_nothing_is_read_but_what_is_needed(settings: dict[str, Any], work: Callable[[], object]) -> None:
     with override_settings(JOBSCHEDULER=settings):
-        asked = [statement for statement in statements(work) if "SET time_sensitive" not in statement[0]]
+        asked = [statement for statement in record_statements(work) if "SET time_sensitive" not in statement[0]]
     assert asked
-    require_no_walk(asked)
+    require_no_full_scan(asked)
 
 
 def test_what_is_late_is_found_by_its_own_index() -> None:
     asked = [
         statement
-        for statement in statements(late)
+        for statement in record_statements(late)
         if "deadline_at" in statement[0] and statement[0].startswith("SELECT")
     ]
-    assert any("job_deadline" in indexes(explain(statement)) for statement in asked), asked
+    assert any("job_deadline" in list_indexes(explain(statement)) for statement in asked), asked
 
 
 def test_a_direct_call_that_waits_costs_a_claim_no_statement_more() -> None:
     ConcurrencyLimit.objects.create(scope="global", max=1000)
     ConcurrencyLimit.objects.create(scope="job_type", key="other", max=1)
-    before = len(statements(claim))
+    before = len(record_statements(claim))
     LeaseFactory.create(kind="DIRECT", job_type="other", granted_at=None)
     ConcurrencyLimit.objects.filter(scope="global").delete()
     ConcurrencyLimit.objects.create(scope="job_type", key=TYPES[0], max=1000)
-    assert len(statements(claim)) <= before + 1, "a window instead of the plain walk"
+    assert len(record_statements(claim)) <= before + 1, "a window instead of the plain walk"

@@ -14,7 +14,15 @@ from jobs import ids
 from jobs.engine.remote import offers, starts
 from jobs.models import ConcurrencyLimit, JobEvent
 from jobs.services import remote
-from tests.query_plans.test_claim import TABLE, ask, explain, explain_prepared, indexes, require_no_walk, statements
+from tests.query_plans.explain import (
+    JOB_TABLE,
+    execute,
+    explain,
+    explain_prepared,
+    list_indexes,
+    record_statements,
+    require_no_full_scan,
+)
 from tests.remote.conftest import first_request as first_request
 from tests.remote.conftest import unlimited as unlimited
 
@@ -37,34 +45,34 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
                 flow = str(ids.derive_flow_id("default", job_type, "default", addon))
                 there = {"addon_id": f"'{addon}'", "remote": "true", "flow_id": flow}
                 bulk_insert.insert_jobs(connection, job_type, JOBS // 4, **there)
-        ask("ANALYZE")
+        execute("ANALYZE")
         yield
-        ask(f"TRUNCATE {TABLE} CASCADE")
-        ask("ANALYZE")
+        execute(f"TRUNCATE {JOB_TABLE} CASCADE")
+        execute("ANALYZE")
         connection.close()
 
 
 def test_an_offer_walks_the_dispatch_order_of_its_addon(queue: None) -> None:
-    asked = statements(lambda: offers.offer_jobs(ADDON, "default", 5))
-    require_no_walk(asked)
+    asked = record_statements(lambda: offers.offer_jobs(ADDON, "default", 5))
+    require_no_full_scan(asked)
     (window,) = [statement for statement in asked if ") first WHERE" in statement[0]]
-    assert indexes(explain(window)) == {"job_offerable"}
+    assert list_indexes(explain(window)) == {"job_offerable"}
 
 
 def test_a_full_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> None:
     def offer() -> None:
         ConcurrencyLimit.objects.create(scope="job_type", key=TYPES[0], max=1)
-        ask(f"UPDATE {TABLE} SET position = -1 WHERE job_type = %s AND addon_id = %s", [TYPES[0], ADDON])
+        execute(f"UPDATE {JOB_TABLE} SET position = -1 WHERE job_type = %s AND addon_id = %s", [TYPES[0], ADDON])
         assert len(offers.offer_jobs(ADDON, "default", 5)) == 5
 
-    asked = [statement for statement in statements(offer) if "SET position" not in statement[0]]
+    asked = [statement for statement in record_statements(offer) if "SET position" not in statement[0]]
     (heads,) = [statement for statement in asked if "RECURSIVE head" in statement[0]]
-    assert indexes(explain_prepared(heads)) == {"job_offerable_flow"}
-    require_no_walk(asked)
+    assert list_indexes(explain_prepared(heads)) == {"job_offerable_flow"}
+    require_no_full_scan(asked)
 
 
 def test_a_poll_with_all_its_housekeeping_walks_nothing(queue: None) -> None:
-    require_no_walk(statements(lambda: remote.list_dispatchable(ADDON, tenant="default", limit=5)))
+    require_no_full_scan(record_statements(lambda: remote.list_dispatchable(ADDON, tenant="default", limit=5)))
 
 
 def test_a_lease_is_found_by_its_id(queue: None) -> None:
@@ -72,6 +80,6 @@ def test_a_lease_is_found_by_its_id(queue: None) -> None:
         [JobEvent(job_id=uuid4(), kind="RUNNING", actor_kind="worker") for _ in range(5000)]
         + [JobEvent(job_id=uuid4(), kind="COMPLETED", actor_kind="worker", token=uuid4()) for _ in range(5000)]
     )
-    ask("ANALYZE jobscheduler_jobevent")
+    execute("ANALYZE jobscheduler_jobevent")
     sql, params = starts._start_events().filter(token=uuid4()).query.sql_with_params()
-    assert indexes(explain((sql, params))) == {"jobevent_of_lease"}
+    assert list_indexes(explain((sql, params))) == {"jobevent_of_lease"}

@@ -1,4 +1,4 @@
-"""The figures are read along the partial indexes on both databases, never by a walk over history."""
+"""Stats are read from partial indexes on both databases, never by a full scan of the history."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from jobs.models import Job
 from jobs.services import limits, targets
 from jobs.stats import live_counts, queries
 from tests.factories import TargetFactory
+from tests.query_plans.explain import Statement, execute, explain_text
 from tests.query_plans.large_tables import LargeTables
 
 pytestmark = pytest.mark.django_db
 
-WALKS = (
+FULL_SCANS = (
     "Seq Scan on jobscheduler_job ",
     "jobscheduler_job_pkey",
     "SCAN jobscheduler_job\n",
@@ -32,31 +33,23 @@ LOOK_UP = re.compile(
 
 @pytest.fixture(autouse=True)
 def a_few_jobs(db: None) -> None:
-    """In a table that is known to be empty, all indexes are alike to the planner."""
+    """Insert a few jobs: in an empty table all indexes have the same cost."""
     LargeTables(connection, 2000).fill_jobs()
 
 
-def plans(read: Callable[[], object]) -> list[str]:
-    """How the database would answer each query about jobs, with the values passed as they were."""
-    asked: list[tuple[str, Any]] = []
+def explain_reads(read: Callable[[], object]) -> list[str]:
+    """Return the plan of each query of `read` about jobs, with its values as parameters."""
+    queries: list[Statement] = []
 
-    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        asked.append((sql, params))
+    def record(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        queries.append((sql, params))
         return execute(sql, params, many, context)
 
-    with connection.execute_wrapper(note):
+    with connection.execute_wrapper(record):
         read()
-    return [_plan(sql, params) for sql, params in asked if 'FROM "jobscheduler_job"' in sql]
-
-
-def _plan(sql: str, params: Any) -> str:
-    with connection.cursor() as cursor:
-        if connection.vendor == "postgresql":
-            cursor.execute("SET LOCAL enable_seqscan = off")  # a small table is read whole, whatever there is
-            cursor.execute(f"EXPLAIN {sql}", params)
-        else:
-            cursor.execute(f"EXPLAIN QUERY PLAN {sql}", params)
-        return "".join(f"{row[-1]}\n" for row in cursor.fetchall())
+    if connection.vendor == "postgresql":
+        execute("SET LOCAL enable_seqscan = off")  # a small table is read whole, whatever indexes there are
+    return [explain_text(sql, params) for sql, params in queries if 'FROM "jobscheduler_job"' in sql]
 
 
 @pytest.mark.parametrize(
@@ -73,13 +66,13 @@ def _plan(sql: str, params: Any) -> str:
     ids=["in use", "oldest waiting", "limits", "running", "blocking", "targets", "census"],
 )
 def test_a_figure_is_read_along_an_index(read: Callable[[], object]) -> None:
-    found = plans(read)
+    found = explain_reads(read)
 
     assert found
     for plan in found:
-        assert not any(walk in LOOK_UP.sub("", plan) for walk in WALKS), plan
+        assert not any(walk in LOOK_UP.sub("", plan) for walk in FULL_SCANS), plan
 
 
 def test_the_guard_sees_a_walk() -> None:
-    (walk,) = plans(lambda: Job.objects.order_by("-pk").filter(status_reason="none like it").first())
-    assert any(pattern in LOOK_UP.sub("", walk) for pattern in WALKS), walk
+    (walk,) = explain_reads(lambda: Job.objects.order_by("-pk").filter(status_reason="none like it").first())
+    assert any(pattern in LOOK_UP.sub("", walk) for pattern in FULL_SCANS), walk
