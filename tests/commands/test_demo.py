@@ -32,19 +32,19 @@ def restore_registry() -> Iterator[None]:
     registry._handlers = before
 
 
-def dump_demo_tables() -> dict[str, list[dict[str, Any]]]:
+def dump_compared_tables() -> dict[str, list[dict[str, Any]]]:
     return {name: table_rows for name, table_rows in dump_tables().items() if name not in IGNORED_TABLES}
 
 
 def test_it_fills_every_screen_and_is_deleted_without_a_trace() -> None:
     own = job_services.enqueue("system.noop")
-    before = dump_demo_tables()
+    before = dump_compared_tables()
     result = call("demo", "--force")
     assert (result.code, "--clear" in result.out) == (0, True), result.err
     require_all_demo_data()
     assert "already exists" in call("demo", "--force").err
     assert call("demo", "--clear").code == 0
-    assert dump_demo_tables() == before
+    assert dump_compared_tables() == before
     assert not ConcurrencyLimit.objects.filter(scope="resource").exists()
     own.refresh_from_db()
     assert own.status == Status.QUEUED
@@ -88,9 +88,9 @@ def test_without_debug_it_requires_force() -> None:
 
 def test_a_tenant_that_it_did_not_create_is_left_alone() -> None:
     job_services.enqueue("system.noop", tenant=demo.TENANT)
-    before = dump_demo_tables()
+    before = dump_compared_tables()
     assert call("demo", "--force").code == call("demo", "--clear").code == 1
-    assert dump_demo_tables() == before
+    assert dump_compared_tables() == before
 
 
 def test_each_app_of_ours_adds_its_part() -> None:

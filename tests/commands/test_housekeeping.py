@@ -1,4 +1,4 @@
-"""`manage.py recover` and `manage.py tick`: one round, as a worker does it."""
+"""`manage.py recover` and `manage.py tick` run one round of maintenance as a worker does."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tests.support.commands import call, run_process
 
 pytestmark = pytest.mark.django_db
 
-ME = ProcessIdentity.current("a-worker")
-GONE = replace(ME, started="1")
+OWN_PROCESS = ProcessIdentity.current("a-worker")
+DEAD_PROCESS = replace(OWN_PROCESS, started="1")
 
 
 def create_expired_job(owner: ProcessIdentity, **fields: Any) -> Job:
-    ago = clock.now() - timedelta(hours=1)
-    lease = {"lease_owner": owner.slot_owner(0), "lease_expires_at": ago, "heartbeat_at": ago}
+    hour_ago = clock.now() - timedelta(hours=1)
+    lease = {"lease_owner": owner.slot_owner(0), "lease_expires_at": hour_ago, "heartbeat_at": hour_ago}
     return JobFactory.create(running=True, **lease, **fields)
 
 
-def test_recover_ends_and_retries_what_a_dead_worker_left() -> None:
-    job = create_expired_job(GONE)
+def test_recover_ends_and_retries_the_jobs_of_a_dead_worker() -> None:
+    job = create_expired_job(DEAD_PROCESS)
 
     assert call("recover").out == "1 job recovered.\n"
 
@@ -51,36 +51,36 @@ def test_recover_leaves_a_live_lease_alone() -> None:
 
 
 @pytest.mark.sqlite_only
-def test_recover_does_not_believe_the_wall_clock_while_the_steady_one_says_the_worker_beats() -> None:
-    """On SQLite the database's clock is the host's, and it may have jumped."""
+def test_recover_trusts_the_monotonic_clock_of_the_heartbeat_over_the_wall_clock() -> None:
+    """On SQLite the clock of the database is the host's, which may have jumped."""
     boot = read_beat_clock().partition("/")[0]
-    create_expired_job(ME, beat_clock=read_beat_clock())
+    create_expired_job(OWN_PROCESS, beat_clock=read_beat_clock())
     assert call("recover").out == "0 jobs recovered.\n"
 
     Job.objects.update(beat_clock=f"{boot}/-100000.000")
     assert call("recover").out == "1 job recovered.\n"
 
 
-def test_as_a_process_recover_says_how_many(process_env: dict[str, str]) -> None:
-    create_expired_job(GONE)
+def test_as_a_process_recover_prints_the_count(process_env: dict[str, str]) -> None:
+    create_expired_job(DEAD_PROCESS)
 
     assert run_process(process_env, "recover").out == "1 job recovered.\n"
 
 
 def test_tick_runs_every_task_once_and_prints_its_result() -> None:
-    create_expired_job(GONE)
+    create_expired_job(DEAD_PROCESS)
 
     result = call("tick")
 
     assert result.code == 0
-    words = dict(line.split(": ", 1) for line in result.out.splitlines())
-    assert words.keys() >= {"recovery", "withdraw", "lanes", "retention"}
-    assert words["withdraw"] == "0"
-    assert words["retention"] == "off"
+    results = dict(line.split(": ", 1) for line in result.out.splitlines())
+    assert results.keys() >= {"recovery", "withdraw", "lanes", "retention"}
+    assert results["withdraw"] == "0"
+    assert results["retention"] == "off"
 
 
 @pytest.fixture
-def broken_task() -> Iterator[None]:
+def failing_task() -> Iterator[None]:
     def fail() -> None:
         raise OperationalError("the disk is full\nand more")
 
@@ -89,8 +89,8 @@ def broken_task() -> Iterator[None]:
     del runner._tasks["broken"]
 
 
-def test_a_task_that_fails_is_one_line_and_exit_code_1_and_the_others_run(
-    broken_task: None, caplog: pytest.LogCaptureFixture
+def test_a_failing_task_is_one_line_and_exit_code_1_and_the_others_run(
+    failing_task: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = JobFactory.create(dispatching=True, reserved_until=clock.now() - timedelta(minutes=1))
 
@@ -105,7 +105,7 @@ def test_a_task_that_fails_is_one_line_and_exit_code_1_and_the_others_run(
     assert job.status == Status.QUEUED
 
 
-def test_as_a_process_tick_prints_each_task_s_result(process_env: dict[str, str]) -> None:
+def test_as_a_process_tick_prints_the_result_of_each_task(process_env: dict[str, str]) -> None:
     result = run_process({**process_env, "JOBSCHEDULER_RETENTION_DAYS": "30"}, "tick")
 
     assert result.code == 0

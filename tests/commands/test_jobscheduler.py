@@ -1,4 +1,4 @@
-"""`manage.py jobscheduler COMMAND`: our commands in a site where another app has the short names."""
+"""`manage.py jobscheduler COMMAND` runs our commands where another app has the same names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def crowded_site(process_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
-    """An app of the site has a command `jobs`, and comes first."""
+def site_with_rival_app(process_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
+    """Return the environment of a site in which an earlier app has a command `jobs` too."""
     commands = tmp_path / "rival" / "management" / "commands"
     commands.mkdir(parents=True)
     for folder in (commands, commands.parent, commands.parent.parent):
@@ -34,27 +34,29 @@ def crowded_site(process_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.once
-def test_where_names_collide_ours_are_reached_by_the_full_name(crowded_site: dict[str, str]) -> None:
+def test_where_names_collide_our_commands_run_through_jobscheduler(site_with_rival_app: dict[str, str]) -> None:
     job = JobFactory.create()
 
-    assert run_process(crowded_site, "jobs").out == "vacancies: none\n"
-    result = run_process(crowded_site, "jobscheduler", "jobs", "cancel", job.pk, "--reason=by full name", "--json")
+    assert run_process(site_with_rival_app, "jobs").out == "vacancies: none\n"
+    result = run_process(
+        site_with_rival_app, "jobscheduler", "jobs", "cancel", job.pk, "--reason=by full name", "--json"
+    )
 
     assert (result.code, result.json["changed"]) == (0, [str(job.pk)])
-    refused = run_process(crowded_site, "jobscheduler", "jobs", "cancel", job.pk)
+    refused = run_process(site_with_rival_app, "jobscheduler", "jobs", "cancel", job.pk)
     assert (refused.code, refused.err) == (1, "CommandError: 1 job could not be changed.\n")
-    helped = run_process(crowded_site, "jobscheduler", "jobs", "cancel", "--help")
-    assert helped.out.startswith("usage: manage.py jobscheduler jobs cancel")
+    help_output = run_process(site_with_rival_app, "jobscheduler", "jobs", "cancel", "--help")
+    assert help_output.out.startswith("usage: manage.py jobscheduler jobs cancel")
 
 
-def test_it_calls_from_python_as_well() -> None:
+def test_it_works_with_call_command() -> None:
     result = call("jobscheduler", "enqueue", "sample.add", "a=1", "b=2")
 
     assert (result.code, result.out) == (0, f"{Job.objects.get().pk}\n")
     assert call("jobscheduler", "enqueue", "sample.add", "a=1").code == 2
 
 
-def test_alone_it_lists_our_commands() -> None:
+def test_without_arguments_it_lists_our_commands() -> None:
     result = call("jobscheduler")
 
     assert {"enqueue", "jobs", "limits", "prune", "recover", "targets", "tick", "worker"} <= set(result.out.split())

@@ -1,4 +1,4 @@
-"""`manage.py limits`: what may run at once, changed while workers run."""
+"""`manage.py limits`: list, set, reset and pause concurrency limits."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.support.executor import claim_next
 pytestmark = pytest.mark.django_db
 
 
-def limit(scope: str, key: str = "") -> dict[str, Any]:
-    (found,) = [item for item in call("limits", "list", "--json").json if (item["scope"], item["key"]) == (scope, key)]
-    return {name: value for name, value in found.items() if name not in ("scope", "key", "paused_at")}
+def get_limit(scope: str, key: str = "") -> dict[str, Any]:
+    (limit_row,) = [row for row in call("limits", "list", "--json").json if (row["scope"], row["key"]) == (scope, key)]
+    return {name: value for name, value in limit_row.items() if name not in ("scope", "key", "paused_at")}
 
 
-UNTOUCHED = {"max": 1, "in_use": 0, "paused": False, "paused_by": "", "reason": "", "source": "settings"}
+DEFAULT_LIMIT = {"max": 1, "in_use": 0, "paused": False, "paused_by": "", "reason": "", "source": "settings"}
 
 
 def test_list_shows_the_settings_before_any_worker_has_started() -> None:
-    assert limit("global") == UNTOUCHED
+    assert get_limit("global") == DEFAULT_LIMIT
     engine_limits.sync_limits()
-    assert limit("global") == UNTOUCHED
+    assert get_limit("global") == DEFAULT_LIMIT
 
 
 def test_list_counts_what_is_in_use_as_a_claim_does(settings: Any) -> None:
@@ -39,28 +39,28 @@ def test_list_counts_what_is_in_use_as_a_claim_does(settings: Any) -> None:
     LeaseFactory.create(kind="DIRECT", job_type="odd", granted_at="2030-01-01T00:00:00Z")
     LeaseFactory.create(kind="DIRECT", job_type="odd")
 
-    listed = call("limits", "list", "--json").json
+    limits = call("limits", "list", "--json").json
 
-    assert [(item["scope"], item["key"], item["in_use"]) for item in listed] == [
+    assert [(limit["scope"], limit["key"], limit["in_use"]) for limit in limits] == [
         ("global", "", 3),
         ("job_type", "odd", 3),
         ("resource", "gpu", 1),
     ]
 
 
-def test_set_overrides_the_settings_and_reset_brings_them_back() -> None:
+def test_set_overrides_the_settings_and_reset_restores_them() -> None:
     assert call("limits", "set", "global", 8, "--reason=busy day").code == 0
-    assert limit("global") == {**UNTOUCHED, "max": 8, "source": "override", "reason": "busy day"}
+    assert get_limit("global") == {**DEFAULT_LIMIT, "max": 8, "source": "override", "reason": "busy day"}
 
     engine_limits.sync_limits()
-    assert limit("global")["max"] == 8
+    assert get_limit("global")["max"] == 8
 
     assert call("limits", "reset", "global").code == 0
-    assert limit("global")["max"] == 1
-    assert limit("global")["source"] == "settings"
+    assert get_limit("global")["max"] == 1
+    assert get_limit("global")["source"] == "settings"
 
 
-def test_a_limit_of_one_s_own_is_gone_after_its_reset() -> None:
+def test_a_limit_that_is_not_in_the_settings_is_deleted_by_its_reset() -> None:
     assert call("limits", "set", "job_type", "mail.send", 3, "--json").json["max"] == 3
     assert ConcurrencyLimit.objects.filter(scope="job_type", key="mail.send", max=3, overridden=True).exists()
 
@@ -70,16 +70,16 @@ def test_a_limit_of_one_s_own_is_gone_after_its_reset() -> None:
 
 def test_unlimited_is_a_maximum() -> None:
     assert call("limits", "set", "global", "unlimited").code == 0
-    assert limit("global")["max"] is None
+    assert get_limit("global")["max"] is None
     assert "unlimited" in call("limits", "list").out
 
 
-def test_a_pause_stops_starts_and_keeps_who_and_why() -> None:
+def test_a_pause_stops_claims_and_records_actor_and_reason() -> None:
     job_services.enqueue("sample.noop")
     assert call("limits", "pause", "job_type", "sample.noop", "--reason=mail is down").code == 0
 
     assert claim_next() is None
-    paused = limit("job_type", "sample.noop")
+    paused = get_limit("job_type", "sample.noop")
     assert (paused["paused"], paused["paused_by"], paused["reason"]) == (True, getpass.getuser(), "mail is down")
     assert paused["max"] is None
 
@@ -88,7 +88,7 @@ def test_a_pause_stops_starts_and_keeps_who_and_why() -> None:
     assert not ConcurrencyLimit.objects.filter(scope="job_type").exists()
 
 
-def test_a_reset_leaves_a_pause_and_a_second_pause_only_tells_more() -> None:
+def test_a_reset_keeps_a_pause_and_a_second_pause_only_changes_its_reason() -> None:
     ConcurrencyLimitFactory.create(scope="resource", key="gpu", max=4)
     call("limits", "pause", "resource", "gpu")
     first = ConcurrencyLimit.objects.get()
@@ -96,8 +96,8 @@ def test_a_reset_leaves_a_pause_and_a_second_pause_only_tells_more() -> None:
     call("limits", "pause", "resource", "gpu", "--reason=still hot")
     call("limits", "reset", "resource", "gpu")
 
-    now = ConcurrencyLimit.objects.get()
-    assert (now.paused, now.paused_at, now.reason, now.max, now.overridden) == (
+    limit = ConcurrencyLimit.objects.get()
+    assert (limit.paused, limit.paused_at, limit.reason, limit.max, limit.overridden) == (
         True,
         first.paused_at,
         "still hot",
@@ -107,7 +107,7 @@ def test_a_reset_leaves_a_pause_and_a_second_pause_only_tells_more() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ["set", "global", "0"],
         ["set", "global", "many"],
@@ -121,8 +121,8 @@ def test_a_reset_leaves_a_pause_and_a_second_pause_only_tells_more() -> None:
         ["pause", "global", "--reason", "x" * 3000],
     ],
 )
-def test_bad_input_is_one_line_exit_code_2_and_changes_nothing(words: list[str]) -> None:
-    result = call("limits", *words)
+def test_bad_input_is_one_line_exit_code_2_and_changes_nothing(arguments: list[str]) -> None:
+    result = call("limits", *arguments)
 
     assert (result.code, result.out) == (2, "")
     assert result.err.count("\n") == 1

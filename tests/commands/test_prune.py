@@ -1,4 +1,4 @@
-"""`manage.py prune`: whole chains and whole groups go, and nothing that may still be needed."""
+"""`manage.py prune` deletes whole chains and groups, and nothing that a live job, target or app still needs."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ MONTH = "--older-than=30d"
 pytestmark = pytest.mark.django_db
 
 
-def prune(*words: str) -> dict[str, int]:
-    result = call("prune", MONTH, "--json", *words)
+def prune(*arguments: str) -> dict[str, int]:
+    result = call("prune", MONTH, "--json", *arguments)
     assert result.code == 0, result.err
-    found: dict[str, int] = result.json
-    return found
+    counts: dict[str, int] = result.json
+    return counts
 
 
-def totals() -> dict[str, int]:
-    """How many jobs ever ended as what."""
+def count_ended_jobs() -> dict[str, int]:
+    """Return the number of ended jobs of all time by status."""
     return {status: jobs for status, jobs in live_counts.count_jobs().by_status().items() if status in TERMINAL}
 
 
@@ -51,7 +51,7 @@ def list_job_ids() -> set[UUID]:
     return set(Job.objects.values_list("pk", flat=True))
 
 
-def test_an_ended_job_goes_with_all_that_belongs_to_it_and_a_young_one_stays() -> None:
+def test_an_old_ended_job_is_deleted_with_its_rows_and_a_young_one_is_kept() -> None:
     create_ended_job(age=OLD)
     young = create_ended_job(age=YOUNG)
 
@@ -64,7 +64,7 @@ def test_an_ended_job_goes_with_all_that_belongs_to_it_and_a_young_one_stays() -
 
 
 @pytest.mark.parametrize("status", ["pending", "queued", "dispatching", "running", "paused"])
-def test_a_live_job_stays_however_old(status: str) -> None:
+def test_a_live_job_is_kept_however_old(status: str) -> None:
     job = create_old_job(age=OLD, **{status: True})
 
     assert prune()["jobs"] == 0
@@ -72,20 +72,20 @@ def test_a_live_job_stays_however_old(status: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "skipped", "cancelled"])
-def test_every_kind_of_end_is_an_end(status: str) -> None:
+def test_every_terminal_status_is_pruned(status: str) -> None:
     create_old_job(age=OLD, **{status: True})
 
     assert prune()["jobs"] == 1
 
 
-def test_a_job_that_waited_for_months_and_ended_lately_is_young() -> None:
+def test_a_job_that_waited_for_months_and_ended_recently_is_kept() -> None:
     job = create_ended_job(age=OLD, ended=YOUNG)
 
     assert prune()["jobs"] == 0
     assert list_job_ids() == {job.pk}
 
 
-def test_a_failure_that_blocks_its_target_stays_until_it_is_resolved() -> None:
+def test_a_failure_that_blocks_its_target_is_kept_until_it_is_resolved() -> None:
     blocking = create_old_job(age=OLD, failed=True, target="book-1")
 
     assert prune()["jobs"] == 0
@@ -96,7 +96,7 @@ def test_a_failure_that_blocks_its_target_stays_until_it_is_resolved() -> None:
     assert prune()["jobs"] == 1
 
 
-def test_a_chain_goes_as_a_whole() -> None:
+def test_a_chain_is_deleted_as_a_whole() -> None:
     first = create_ended_job(age=OLD, failed=True)
     second = create_ended_job(age=OLD - timedelta(days=1), failed=True, retry_of=first)
     create_ended_job(age=OLD - timedelta(days=2), retry_of=second)
@@ -106,7 +106,7 @@ def test_a_chain_goes_as_a_whole() -> None:
 
 
 @pytest.mark.parametrize("tail", ["live", "young", "blocking"])
-def test_a_chain_stays_as_a_whole_while_its_tail_must(tail: str) -> None:
+def test_a_chain_is_kept_as_a_whole_while_its_tail_must_be(tail: str) -> None:
     first = create_ended_job(age=OLD, failed=True)
     second = create_ended_job(age=OLD, failed=True, retry_of=first)
     if tail == "live":
@@ -123,35 +123,35 @@ def test_a_chain_stays_as_a_whole_while_its_tail_must(tail: str) -> None:
 # ---------------------------------------------------------------------- groups
 
 
-def old_group(**fields: Any) -> JobGroup:
+def create_old_group(**fields: Any) -> JobGroup:
     moment = clock.now() - OLD
     ended = {"status": GroupStatus.PARTIAL, "finished_at": moment}
     return JobGroupFactory.create(**{"id": make_id(moment), "created_at": moment, **ended, **fields})
 
 
-def member(group: JobGroup, place: int, **fields: Any) -> Job:
-    return create_ended_job(**{"age": OLD, "group": group, "group_index": place, **fields})
+def create_member(group: JobGroup, index: int, **fields: Any) -> Job:
+    return create_ended_job(**{"age": OLD, "group": group, "group_index": index, **fields})
 
 
-def test_a_group_goes_as_a_whole_with_its_retries() -> None:
-    group = old_group()
-    member(group, 0)
-    failed = member(group, 1, failed=True)
-    member(group, 1, retry_of=failed)
+def test_a_group_is_deleted_as_a_whole_with_its_retries() -> None:
+    group = create_old_group()
+    create_member(group, 0)
+    failed = create_member(group, 1, failed=True)
+    create_member(group, 1, retry_of=failed)
 
     assert (prune()["jobs"], JobGroup.objects.count(), list_job_ids()) == (3, 0, set())
 
 
 @pytest.mark.parametrize("reason", ["open", "young end", "young member", "blocking member"])
-def test_a_group_stays_as_a_whole_while_one_of_it_must(reason: str) -> None:
+def test_a_group_is_kept_as_a_whole_while_one_member_must_be(reason: str) -> None:
     open_again = {"status": GroupStatus.RUNNING, "finished_at": None} if reason == "open" else {}
     young_end = {"finished_at": clock.now() - YOUNG} if reason == "young end" else {}
-    group = old_group(**open_again, **young_end)
-    member(group, 0)
+    group = create_old_group(**open_again, **young_end)
+    create_member(group, 0)
     if reason == "young member":
-        member(group, 1, ended=YOUNG)
+        create_member(group, 1, ended=YOUNG)
     if reason == "blocking member":
-        member(group, 1, failed=True, target="book-1")
+        create_member(group, 1, failed=True, target="book-1")
     before = list_job_ids()
 
     result = prune()
@@ -160,13 +160,13 @@ def test_a_group_stays_as_a_whole_while_one_of_it_must(reason: str) -> None:
     assert list_job_ids() == before
 
 
-# ---------------------------------------------------------------------- what others keep
+# ---------------------------------------------------------------------- vetoes, foreign rows and locks
 
 
 @contextmanager
 def veto_removal(*ids: UUID) -> Iterator[None]:
-    def veto(asked: Sequence[UUID]) -> Iterable[UUID]:
-        return [job_id for job_id in asked if job_id in ids]
+    def veto(job_ids: Sequence[UUID]) -> Iterable[UUID]:
+        return [job_id for job_id in job_ids if job_id in ids]
 
     retention.register_veto(veto)
     try:
@@ -179,8 +179,8 @@ def test_a_veto_keeps_the_whole_chain_and_the_whole_group() -> None:
     create_ended_job(age=OLD)
     first = create_ended_job(age=OLD, failed=True)
     second = create_ended_job(age=OLD, retry_of=first)
-    group, other = old_group(), old_group()
-    members = [member(group, 0), member(group, 1), member(other, 0)]
+    group, other = create_old_group(), create_old_group()
+    members = [create_member(group, 0), create_member(group, 1), create_member(other, 0)]
 
     with veto_removal(second.pk, members[1].pk, other.pk):
         assert prune()["jobs"] == 1
@@ -188,7 +188,7 @@ def test_a_veto_keeps_the_whole_chain_and_the_whole_group() -> None:
     assert prune()["jobs"] == 5
 
 
-def test_a_schedule_s_fire_lets_go_of_its_job_and_stays() -> None:
+def test_a_fire_is_detached_from_its_job_and_kept() -> None:
     fire = ScheduleFireFactory.create(job=create_ended_job(age=OLD))
 
     assert prune()["jobs"] == 1
@@ -196,7 +196,7 @@ def test_a_schedule_s_fire_lets_go_of_its_job_and_stays() -> None:
     assert fire.job_id is None
 
 
-def test_a_job_stays_while_a_row_of_another_app_does_not_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_kept_while_a_row_of_another_app_protects_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Job._meta.get_field("fires"), "on_delete", models.PROTECT)
     job = create_ended_job(age=OLD)
     fire = ScheduleFireFactory.create(job=job)
@@ -207,7 +207,7 @@ def test_a_job_stays_while_a_row_of_another_app_does_not_let_go(monkeypatch: pyt
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_constraint_we_know_nothing_of_keeps_its_job_and_no_other() -> None:
+def test_an_unknown_foreign_key_keeps_its_job_and_no_other() -> None:
     jobs = [create_ended_job(age=OLD) for _ in range(3)]
     kind = "uuid" if connection.vendor == "postgresql" else "char(32)"
     with connection.cursor() as cursor:
@@ -225,23 +225,23 @@ def test_a_constraint_we_know_nothing_of_keeps_its_job_and_no_other() -> None:
 
 @pytest.mark.pg_only
 @pytest.mark.django_db(transaction=True)
-def test_a_chain_that_somebody_is_busy_with_is_left_alone() -> None:
+def test_a_chain_with_a_locked_job_is_left_alone() -> None:
     first = create_ended_job(age=OLD, failed=True)
     second = create_ended_job(age=OLD, retry_of=first)
     other = create_ended_job(age=OLD)
-    busy, done = threading.Event(), threading.Event()
+    locked, done = threading.Event(), threading.Event()
 
-    def somebody() -> None:
+    def lock_job() -> None:
         with transaction.atomic():
             Job.objects.select_for_update().get(pk=second.pk)
-            busy.set()
+            locked.set()
             assert done.wait(30)
         connection.close()
 
-    thread = threading.Thread(target=somebody)
+    thread = threading.Thread(target=lock_job)
     thread.start()
     try:
-        assert busy.wait(30)
+        assert locked.wait(30)
         assert prune()["jobs"] == 1
     finally:
         done.set()
@@ -253,81 +253,81 @@ def test_a_chain_that_somebody_is_busy_with_is_left_alone() -> None:
 # ---------------------------------------------------------------------- dry run, batches, the other tables
 
 
-def test_a_dry_run_foretells_what_the_real_run_then_does_and_changes_nothing() -> None:
+def test_a_dry_run_predicts_the_real_run_and_changes_nothing() -> None:
     first = create_ended_job(age=OLD, failed=True)
     create_ended_job(age=OLD, retry_of=first)
     create_old_job(age=OLD)
-    group = old_group()
-    member(group, 0)
+    group = create_old_group()
+    create_member(group, 0)
     JobMinuteFactory.create(minute=clock.now() - OLD)
     WorkerFactory.create(heartbeat_at=clock.now() - OLD)
     before = dump_tables()
 
-    foretold = prune("--dry-run")
+    dry_run = prune("--dry-run")
 
     assert dump_tables() == before
-    assert foretold == {"dry_run": True, "jobs": 3, "groups": 1, "minutes": 1, "workers": 1, "leases": 0}
-    assert prune() == {**foretold, "dry_run": False}
+    assert dry_run == {"dry_run": True, "jobs": 3, "groups": 1, "minutes": 1, "workers": 1, "leases": 0}
+    assert prune() == {**dry_run, "dry_run": False}
 
 
-def test_many_batches_prune_all_and_only_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_batches_delete_all_old_jobs_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "BATCH_SIZE", 2)
     monkeypatch.setattr(retention, "GROUP_BATCH_SIZE", 1)
-    stays = {create_old_job(age=OLD).pk}
+    kept_ids = {create_old_job(age=OLD).pk}
     for number in range(7):
         create_ended_job(age=OLD)
-        stays.add(create_old_job(age=OLD, failed=True, target=f"book-{number}").pk)
+        kept_ids.add(create_old_job(age=OLD, failed=True, target=f"book-{number}").pk)
     for _ in range(3):
-        group = old_group()
-        for place in range(5):
-            member(group, place)
+        group = create_old_group()
+        for index in range(5):
+            create_member(group, index)
 
     assert prune()["jobs"] == 22
-    assert list_job_ids() == stays
+    assert list_job_ids() == kept_ids
 
 
-def test_totals_stay_while_old_minutes_become_days() -> None:
+def test_totals_are_kept_while_old_minutes_become_days() -> None:
     day = datetime(2020, 5, 17, tzinfo=UTC)
     for hour, jobs in ((0, 1), (9, 2), (23, 4)):
         JobMinuteFactory.create(minute=day + timedelta(hours=hour), jobs=jobs, run_sec=1.5, wait_sec=0.5)
     JobMinuteFactory.create(minute=day + timedelta(hours=9), jobs=8, outcome=Status.FAILED)
     JobMinuteFactory.create(minute=day + timedelta(days=1), jobs=16, run_bucket=3)
     young = JobMinuteFactory.create(minute=clock.now() - YOUNG, jobs=32)
-    before = totals()
+    before = count_ended_jobs()
 
     assert prune()["minutes"] == 5
 
-    assert totals() == before == {"COMPLETED": 55, "FAILED": 8, "SKIPPED": 0, "CANCELLED": 0}
-    folded = JobMinute.objects.filter(worker=rollup_compaction.DAY_WRITER).order_by("minute", "outcome")
-    assert list(folded.values_list("minute", "outcome", "run_bucket", "jobs", "run_sec", "wait_sec")) == [
+    assert count_ended_jobs() == before == {"COMPLETED": 55, "FAILED": 8, "SKIPPED": 0, "CANCELLED": 0}
+    days = JobMinute.objects.filter(worker=rollup_compaction.DAY_WRITER).order_by("minute", "outcome")
+    assert list(days.values_list("minute", "outcome", "run_bucket", "jobs", "run_sec", "wait_sec")) == [
         (day, "COMPLETED", 0, 7, 4.5, 1.5),
         (day, "FAILED", 0, 8, 0, 0),
         (day + timedelta(days=1), "COMPLETED", 3, 16, 0, 0),
     ]
     assert JobMinute.objects.exclude(worker=rollup_compaction.DAY_WRITER).get() == young
     assert prune()["minutes"] == 0
-    JobMinuteFactory.create(minute=day + timedelta(hours=5), jobs=100)  # a late one joins its day
+    JobMinuteFactory.create(minute=day + timedelta(hours=5), jobs=100)  # a late minute is added to its day
     assert prune()["minutes"] == 1
-    assert totals()["COMPLETED"] == 155
+    assert count_ended_jobs()["COMPLETED"] == 155
 
 
-def test_workers_and_leases_of_long_ago_go_too() -> None:
+def test_old_workers_and_leases_are_deleted_too() -> None:
     long_ago, lately = clock.now() - OLD, clock.now() - YOUNG
     WorkerFactory.create(heartbeat_at=long_ago)
-    stays = WorkerFactory.create(heartbeat_at=lately)
+    recent_worker = WorkerFactory.create(heartbeat_at=lately)
     LeaseFactory.create(id=make_id(long_ago), ended_at=long_ago)
     open_lease = LeaseFactory.create(id=make_id(long_ago))
 
     result = prune()
 
     assert (result["workers"], result["leases"]) == (1, 1)
-    assert (Worker.objects.get(), Lease.objects.get()) == (stays, open_lease)
+    assert (Worker.objects.get(), Lease.objects.get()) == (recent_worker, open_lease)
 
 
-# ---------------------------------------------------------------------- what it prints, and the maintenance task
+# ---------------------------------------------------------------------- options and the maintenance task
 
 
-def test_how_old_must_be_said_unless_the_settings_do(settings: Any) -> None:
+def test_older_than_is_required_unless_the_settings_have_a_retention(settings: Any) -> None:
     create_ended_job(age=OLD)
     assert call("prune").code == 2
     assert call("prune", "--older-than=old").code == 2
@@ -336,7 +336,7 @@ def test_how_old_must_be_said_unless_the_settings_do(settings: Any) -> None:
     assert call("prune").out == "Deleted or compacted: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"
 
 
-def test_the_task_is_off_unless_the_settings_want_it(settings: Any) -> None:
+def test_the_task_is_off_unless_the_settings_have_a_retention(settings: Any) -> None:
     create_ended_job(age=OLD)
     assert "retention: off" in call("tick").out
     assert Job.objects.count() == 1
@@ -347,7 +347,7 @@ def test_the_task_is_off_unless_the_settings_want_it(settings: Any) -> None:
     assert retention.pause_sec() == retention.IDLE_SEC
 
 
-def test_a_round_of_the_task_is_bounded_and_the_next_goes_on(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_of_the_task_is_bounded_and_the_next_continues(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
     monkeypatch.setattr(retention, "ROUND_SEC", -1.0)
     monkeypatch.setattr(retention, "BATCH_SIZE", 2)
@@ -361,7 +361,7 @@ def test_a_round_of_the_task_is_bounded_and_the_next_goes_on(settings: Any, monk
     assert {"retention"} <= {task.name for task in runner.list_tasks()}
 
 
-def test_as_a_process_it_prunes_and_says_what(process_env: dict[str, str]) -> None:
+def test_as_a_process_it_prunes_and_prints_the_counts(process_env: dict[str, str]) -> None:
     create_ended_job(age=OLD)
 
     result = run_process(process_env, "prune", MONTH)

@@ -1,4 +1,4 @@
-"""`manage.py schedulerinfo`: the queue at a glance, within 80 columns."""
+"""`manage.py schedulerinfo` prints the state of the queue within 80 columns."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.commands import PATIENCE_SEC, call, run_process, start_proces
 pytestmark = pytest.mark.django_db
 
 
-def part(shown: str, title: str) -> list[str]:
-    """The lines under a heading."""
-    (found,) = [block.splitlines() for block in shown.split("\n\n") if block.startswith(title)]
-    return found[1:]
+def get_section(output: str, title: str) -> list[str]:
+    """Return the lines under a heading."""
+    (lines,) = [block.splitlines() for block in output.split("\n\n") if block.startswith(title)]
+    return lines[1:]
 
 
-def test_it_shows_the_state_of_everything(settings: Any) -> None:
+def test_it_shows_jobs_limits_workers_and_blocked_targets(settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": 4, "job_type": {"tests.note": None}}}
     owner = ProcessIdentity.current("big-worker").slot_owner(3)
     running = JobFactory.create(running=True, lease_owner=owner, progress=0.25)
@@ -35,28 +35,28 @@ def test_it_shows_the_state_of_everything(settings: Any) -> None:
     WorkerFactory.create(name="lost-worker", heartbeat_at=clock.now() - timedelta(minutes=10))
     WorkerFactory.create(name="former-worker", state="STOPPED")
 
-    shown = call("schedulerinfo").out
+    output = call("schedulerinfo").out
 
-    assert part(shown, "Live:") == ["  PENDING 0  QUEUED 1  DISPATCHING 0  RUNNING 1  PAUSED 0"]
-    assert part(shown, "Finished") == ["  COMPLETED 1234  FAILED 0  SKIPPED 0  CANCELLED 0"]
-    assert part(shown, "Oldest waiting:") == [f"  {oldest.pk}  5m 0s  tests.note"]
-    (row,) = part(shown, "Running:")[1:]
+    assert get_section(output, "Live:") == ["  PENDING 0  QUEUED 1  DISPATCHING 0  RUNNING 1  PAUSED 0"]
+    assert get_section(output, "Finished") == ["  COMPLETED 1234  FAILED 0  SKIPPED 0  CANCELLED 0"]
+    assert get_section(output, "Oldest waiting:") == [f"  {oldest.pk}  5m 0s  tests.note"]
+    (row,) = get_section(output, "Running:")[1:]
     assert row.split() == [str(running.pk), "0s", "tests.note", "big-worker", "25%"]
-    assert part(shown, "Limits in use:")[1].split() == ["global", "1/4"]
-    big, lost = (line.split() for line in part(shown, "Workers:")[1:])
+    assert get_section(output, "Limits in use:")[1].split() == ["global", "1/4"]
+    big, lost = (line.split() for line in get_section(output, "Workers:")[1:])
     assert big[:3] == ["big-worker", "RUNNING", "1/4"]
     assert lost[:2] + lost[3:5] == ["lost-worker", "silent", "10m", "0s"]
-    blocked = part(shown, "Blocked targets:")
+    blocked = get_section(output, "Blocked targets:")
     assert blocked[1].split() == ["book-1", "FAILED", str(failed.pk), "boom"]
     assert blocked[2].split() == ["book-2", "target", "paused", "ann", "reindexing"]
 
 
 def test_an_empty_queue_is_a_short_screen() -> None:
-    shown = call("schedulerinfo").out
+    output = call("schedulerinfo").out
 
-    assert part(shown, "Workers:") == ["  none is running"]
-    assert "Running:" not in shown
-    assert "Blocked targets:" not in shown
+    assert get_section(output, "Workers:") == ["  none is running"]
+    assert "Running:" not in output
+    assert "Blocked targets:" not in output
 
 
 def test_it_fits_80_columns_and_one_screen_whatever_the_names_are() -> None:
@@ -68,28 +68,28 @@ def test_it_fits_80_columns_and_one_screen_whatever_the_names_are() -> None:
         JobFactory.create(failed=True, status_reason=long + "\x1b[2J\n", target=f"failed {number}{long[20:]}")
         WorkerFactory.create(name=f"{number}{long[9:]}", host=long)
 
-    shown = call("schedulerinfo").out
+    output = call("schedulerinfo").out
 
-    assert max(map(len, shown.splitlines())) <= 80
-    assert len(part(shown, "Running:")) == 12
-    assert part(shown, "Running:")[-1] == "  … and more"
-    assert "\x1b" not in shown
+    assert max(map(len, output.splitlines())) <= 80
+    assert len(get_section(output, "Running:")) == 12
+    assert get_section(output, "Running:")[-1] == "  … and more"
+    assert "\x1b" not in output
 
 
-def test_watch_looks_again_until_ctrl_c_and_exits_0(process_env: dict[str, str]) -> None:
-    watching = start_process({**process_env, "PYTHONUNBUFFERED": "1"}, "schedulerinfo", "--watch")
-    assert watching.stdout is not None
-    looks = 0
-    while looks < 2:
-        line = watching.stdout.readline()
+def test_watch_repeats_until_ctrl_c_and_exits_0(process_env: dict[str, str]) -> None:
+    process = start_process({**process_env, "PYTHONUNBUFFERED": "1"}, "schedulerinfo", "--watch")
+    assert process.stdout is not None
+    screens = 0
+    while screens < 2:
+        line = process.stdout.readline()
         assert line, "it ended by itself"
         assert "\x1b" not in line
-        looks += line.startswith("Job scheduler")
+        screens += line.startswith("Job scheduler")
 
-    watching.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
 
-    _, err = watching.communicate(timeout=PATIENCE_SEC)
-    assert (watching.returncode, err) == (0, "")
+    _, err = process.communicate(timeout=PATIENCE_SEC)
+    assert (process.returncode, err) == (0, "")
 
 
 def test_as_a_process_it_prints_one_screen_without_colours(process_env: dict[str, str]) -> None:

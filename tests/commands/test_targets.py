@@ -1,4 +1,4 @@
-"""`manage.py targets`: lanes that an operator shuts and opens."""
+"""`manage.py targets`: list, pause and unpause targets."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tests.support.executor import claim_next, fail
 pytestmark = pytest.mark.django_db
 
 
-def target(key: str) -> dict[str, Any]:
-    (found,) = [item for item in call("targets", "list", "--json").json if item["key"] == key]
-    result: dict[str, Any] = found
-    return result
+def get_target(key: str) -> dict[str, Any]:
+    row: dict[str, Any]
+    (row,) = [row for row in call("targets", "list", "--json").json if row["key"] == key]
+    return row
 
 
 def test_a_paused_target_starts_nothing_until_it_is_unpaused() -> None:
@@ -29,16 +29,16 @@ def test_a_paused_target_starts_nothing_until_it_is_unpaused() -> None:
 
     assert call("targets", "pause", "book-1", "--reason=reindexing").code == 0
     assert claim_next() is None
-    paused = target("book-1")
+    paused = get_target("book-1")
     assert (paused["paused"], paused["paused_by"], paused["reason"]) == (True, getpass.getuser(), "reindexing")
     assert paused["paused_at"].endswith("Z")
 
     assert call("targets", "unpause", "book-1").code == 0
     assert claim_next() is not None
-    assert target("book-1")["paused"] is False
+    assert get_target("book-1")["paused"] is False
 
 
-def test_a_ready_job_steps_back_when_its_target_is_paused() -> None:
+def test_a_ready_job_returns_to_its_lane_when_its_target_is_paused() -> None:
     job_services.enqueue("sample.noop", target="book-1")
     promoter.promote()
     assert Job.objects.get().gate == Gate.READY
@@ -52,9 +52,9 @@ def test_a_ready_job_steps_back_when_its_target_is_paused() -> None:
 def test_a_target_can_be_paused_before_its_first_job() -> None:
     assert call("targets", "pause", "book-9", "--tenant=acme").code == 0
 
-    made = Target.objects.get()
-    assert (made.pk, made.tenant, made.paused) == (ids.derive_lane_id("acme", "book-9"), "acme", True)
-    assert LaneMark.objects.filter(lane_id=made.pk).exists()
+    target = Target.objects.get()
+    assert (target.pk, target.tenant, target.paused) == (ids.derive_lane_id("acme", "book-9"), "acme", True)
+    assert LaneMark.objects.filter(lane_id=target.pk).exists()
     job_services.enqueue("sample.noop", target="book-9", tenant="acme")
     assert claim_next() is None
 
@@ -70,36 +70,36 @@ def test_pausing_twice_keeps_the_first_and_unpausing_twice_is_no_error() -> None
 
 
 def test_an_unknown_target_cannot_be_unpaused() -> None:
-    result = call("targets", "unpause", "nobody-there")
+    result = call("targets", "unpause", "unknown")
 
     assert (result.code, result.err.count("\n")) == (1, 1)
 
 
-def test_list_shows_who_holds_and_who_blocks_a_lane() -> None:
+def test_list_names_the_holder_and_the_blocking_job_of_a_target() -> None:
     for _ in range(3):
         job_services.enqueue("sample.noop", target="book-1")
     running = claim_next()
     assert running is not None
-    assert (target("book-1")["holder"], target("book-1")["blocked_by"]) == (str(running.pk), None)
+    assert (get_target("book-1")["holder"], get_target("book-1")["blocked_by"]) == (str(running.pk), None)
 
     fail(running)
 
-    shown = target("book-1")
-    assert (shown["holder"], shown["blocked_by"], shown["queued"]) == (str(running.pk), str(running.pk), 2)
+    target = get_target("book-1")
+    assert (target["holder"], target["blocked_by"], target["queued"]) == (str(running.pk), str(running.pk), 2)
     oldest = Job.objects.exclude(pk=running.pk).order_by("created_at").first()
     assert oldest is not None
-    assert shown["oldest_queued_at"][:19] == oldest.created_at.isoformat()[:19]
+    assert target["oldest_queued_at"][:19] == oldest.created_at.isoformat()[:19]
     assert "blocked" in call("targets", "list").out
 
 
-def test_list_narrows_by_tenant_pause_block_and_limit() -> None:
+def test_list_filters_by_tenant_paused_blocked_and_limit() -> None:
     TargetFactory.create(key="a", tenant="acme")
     TargetFactory.create(key="b", paused=True)
     TargetFactory.create(key="c")
     JobFactory.create(failed=True, target="c")
 
-    def list_keys(*words: str) -> list[str]:
-        return [item["key"] for item in call("targets", "list", "--json", *words).json]
+    def list_keys(*arguments: str) -> list[str]:
+        return [target["key"] for target in call("targets", "list", "--json", *arguments).json]
 
     assert list_keys() == ["a", "b", "c"]
     assert list_keys("--tenant=acme") == ["a"]
@@ -109,10 +109,10 @@ def test_list_narrows_by_tenant_pause_block_and_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["pause", "a/b"], ["pause", ""], ["pause", "a", "--tenant=b c"], ["list", "--limit=0"]]
+    "arguments", [["pause", "a/b"], ["pause", ""], ["pause", "a", "--tenant=b c"], ["list", "--limit=0"]]
 )
-def test_bad_input_is_one_line_and_exit_code_2(words: list[str]) -> None:
-    result = call("targets", *words)
+def test_bad_input_is_one_line_and_exit_code_2(arguments: list[str]) -> None:
+    result = call("targets", *arguments)
 
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
     assert not Target.objects.exists()
@@ -122,4 +122,4 @@ def test_as_a_process_it_pauses(process_env: dict[str, str]) -> None:
     result = run_process(process_env, "targets", "pause", "book-1", "--json")
 
     assert result.code == 0
-    assert [item["paused"] for item in result.json] == [True]
+    assert [target["paused"] for target in result.json] == [True]

@@ -1,4 +1,4 @@
-"""`enqueue --wait` beside real workers: it waits for the end of the chain and exits as the job did."""
+"""`enqueue --wait` with real workers waits for the end of the retry chain and exits with the code of the job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "code"),
+    ("arguments", "status", "code"),
     [
         (["sample.add", "a=1", "b=2"], Status.COMPLETED, 0),
         (["sample.nothing_to_do"], Status.SKIPPED, 0),
@@ -31,10 +31,10 @@ pytestmark = pytest.mark.django_db(transaction=True)
     ],
     ids=["completed", "skipped", "failed", "exit code", "killed", "beyond a byte"],
 )
-def test_it_exits_as_the_job_ended(fleet: Fleet, words: list[str], status: Status, code: int) -> None:
+def test_it_exits_with_the_code_of_the_job(fleet: Fleet, arguments: list[str], status: Status, code: int) -> None:
     fleet.start()
 
-    result = call("enqueue", *words, "--wait")
+    result = call("enqueue", *arguments, "--wait")
 
     job = Job.objects.get()
     assert (job.status, result.code) == (status, code)
@@ -66,26 +66,26 @@ def test_the_last_failure_of_the_chain_is_the_end(fleet: Fleet) -> None:
 @pytest.mark.once
 def test_a_cancelled_job_exits_130(fleet: Fleet) -> None:
     fleet.start()
-    waiting = start_process(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
-    job = wait_for_status(first_line_of(waiting), Status.RUNNING, fleet=fleet)
+    process = start_process(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
+    job = wait_for_status(read_job_id(process), Status.RUNNING, fleet=fleet)
 
     job_services.cancel(job.pk)
 
-    out, err = waiting.communicate(timeout=PATIENCE_SEC)
-    assert (waiting.returncode, out) == (130, "")
+    out, err = process.communicate(timeout=PATIENCE_SEC)
+    assert (process.returncode, out) == (130, "")
     assert f"CommandError: Job {job.pk} is CANCELLED" in err
 
 
 @pytest.mark.once
 def test_ctrl_c_leaves_the_job_and_exits_130(fleet: Fleet) -> None:
     fleet.start()
-    waiting = start_process(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
-    job = wait_for_status(first_line_of(waiting), Status.RUNNING, fleet=fleet)
+    process = start_process(fleet.env, "enqueue", "sample.sleepy", "seconds=600", "--wait")
+    job = wait_for_status(read_job_id(process), Status.RUNNING, fleet=fleet)
 
-    waiting.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
 
-    _, err = waiting.communicate(timeout=PATIENCE_SEC)
-    assert waiting.returncode == 130
+    _, err = process.communicate(timeout=PATIENCE_SEC)
+    assert process.returncode == 130
     assert f"job {job.pk} continues" in err
     assert "Traceback" not in err
     job.refresh_from_db()
@@ -93,10 +93,10 @@ def test_ctrl_c_leaves_the_job_and_exits_130(fleet: Fleet) -> None:
 
 
 @pytest.mark.once
-def test_a_terminal_gets_a_bar_on_stderr_and_the_id_alone_on_stdout(fleet: Fleet) -> None:
+def test_a_terminal_gets_a_progress_bar_on_stderr_and_the_id_alone_on_stdout(fleet: Fleet) -> None:
     fleet.start()
 
-    result = at_a_terminal(fleet.env, "enqueue", "sample.count", "upto=20", "pace=0.02", "--wait")
+    result = run_at_terminal(fleet.env, "enqueue", "sample.count", "upto=20", "pace=0.02", "--wait")
 
     assert (result.code, UUID(result.out.strip())) == (0, Job.objects.get().pk)
     assert "\r[" in result.err
@@ -104,39 +104,39 @@ def test_a_terminal_gets_a_bar_on_stderr_and_the_id_alone_on_stdout(fleet: Fleet
 
 
 def test_without_a_worker_it_says_so(process_env: dict[str, str]) -> None:
-    waiting = start_process(process_env, "enqueue", "sample.noop", "--wait")
-    job_id = first_line_of(waiting)
-    assert waiting.stderr is not None
-    assert [waiting.stderr.readline() for _ in range(2)] == [
+    process = start_process(process_env, "enqueue", "sample.noop", "--wait")
+    job_id = read_job_id(process)
+    assert process.stderr is not None
+    assert [process.stderr.readline() for _ in range(2)] == [
         "QUEUED\n",
         "No worker is running; the job waits for one.\n",
     ]
 
     job_services.cancel(job_id)
 
-    waiting.communicate(timeout=PATIENCE_SEC)
-    assert waiting.returncode == 130
+    process.communicate(timeout=PATIENCE_SEC)
+    assert process.returncode == 130
 
 
-def first_line_of(process: subprocess.Popen[str]) -> UUID:
-    """The id is there as soon as the job is."""
+def read_job_id(process: subprocess.Popen[str]) -> UUID:
+    """Read the id, which is printed as soon as the job is committed."""
     assert process.stdout is not None
     return UUID(process.stdout.readline().strip())
 
 
-def at_a_terminal(env: dict[str, str], *words: object) -> CommandResult:
-    """With a terminal for its stderr."""
-    ours, theirs = pty.openpty()
-    process = start_process(env, *words, stderr=theirs)
-    os.close(theirs)
-    shown = b"".join(iter(lambda: _read(ours), b""))
+def run_at_terminal(env: dict[str, str], *arguments: object) -> CommandResult:
+    """Run a command whose stderr is a terminal."""
+    reader, terminal_end = pty.openpty()
+    process = start_process(env, *arguments, stderr=terminal_end)
+    os.close(terminal_end)
+    output = b"".join(iter(lambda: _read_terminal(reader), b""))
     out, _ = process.communicate(timeout=PATIENCE_SEC)
-    os.close(ours)
-    return CommandResult(process.returncode, out, shown.decode())
+    os.close(reader)
+    return CommandResult(process.returncode, out, output.decode())
 
 
-def _read(terminal: int) -> bytes:
+def _read_terminal(terminal: int) -> bytes:
     try:
         return os.read(terminal, 4096)
-    except OSError:  # Linux says so when the last writer is gone
+    except OSError:  # Linux raises it when the last writer has closed
         return b""
