@@ -234,8 +234,8 @@ def _requeue(ids: Sequence[UUID], *, probes: Sequence[UUID]) -> int:
     """Make deliveries pending again, except those in flight. `probes` are sent although the circuit is open."""
     resent = 0
     for start in range(0, len(ids), BATCH_SIZE):
-        rows = WebhookDelivery.objects.filter(pk__in=ids[start : start + BATCH_SIZE], lease_token__isnull=True)
-        resent += rows.update(
+        deliveries = WebhookDelivery.objects.filter(pk__in=ids[start : start + BATCH_SIZE], lease_token__isnull=True)
+        resent += deliveries.update(
             status=DeliveryStatus.PENDING,
             attempts_before=F("attempts"),
             next_try_at=Now(),

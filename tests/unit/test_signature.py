@@ -128,7 +128,7 @@ def test_a_handler_without_parameters_takes_none() -> None:
     def handler() -> None: ...
 
     assert Signature(handler).validate({}) == {}
-    assert Signature(handler).arguments({}) == {}
+    assert Signature(handler).parse_arguments({}) == {}
     assert list_refusals(handler, {"topic": "sea"}) == [(["params", "topic"], "extra_forbidden")]
 
 
@@ -137,7 +137,7 @@ def test_an_unannotated_parameter_takes_any_json_value() -> None:
 
     for value in (None, True, 1, 1.5, "text", [1, [2]], {"a": None}):
         assert Signature(handler).validate({"thing": value}) == {"thing": value}
-        assert Signature(handler).arguments({"thing": value}) == {"thing": value}
+        assert Signature(handler).parse_arguments({"thing": value}) == {"thing": value}
 
 
 def test_a_keyword_handler_takes_further_names() -> None:
@@ -145,7 +145,7 @@ def test_a_keyword_handler_takes_further_names() -> None:
 
     params = {"topic": "sea", "colour": "red", "deep": {"a": [1]}}
     assert Signature(handler).validate(params) is params
-    assert Signature(handler).arguments(params) == params
+    assert Signature(handler).parse_arguments(params) == params
 
 
 def test_annotated_keywords_are_judged_by_their_annotation() -> None:
@@ -173,7 +173,7 @@ def test_any_name_may_be_a_parameter() -> None:
 
     params = {"copy": 1, "json": "a", "schema": "b", "model_config": "c", "_private": 2, "self": 3}
     assert Signature(handler).validate(params) is params
-    assert Signature(handler).arguments(params) == params
+    assert Signature(handler).parse_arguments(params) == params
 
 
 # arguments
@@ -207,14 +207,14 @@ def test_the_handler_gets_typed_values_from_json() -> None:
 
 
 def test_defaults_are_left_to_the_function() -> None:
-    assert Signature(generate).arguments({"topic": "sea"}) == {"topic": "sea"}
+    assert Signature(generate).parse_arguments({"topic": "sea"}) == {"topic": "sea"}
 
 
 def test_params_stored_for_an_older_handler_are_refused_at_the_call() -> None:
     with pytest.raises(InvalidParams):
-        Signature(generate).arguments({"subject": "sea"})
+        Signature(generate).parse_arguments({"subject": "sea"})
     with pytest.raises(InvalidParams):
-        Signature(generate).arguments({})
+        Signature(generate).parse_arguments({})
 
 
 # decoration
@@ -234,7 +234,7 @@ def test_ctx_may_be_positional_only() -> None:
     def handler(ctx: Any, /, topic: str) -> None: ...
 
     assert Signature(handler).takes_ctx
-    assert Signature(handler).arguments({"topic": "sea"}) == {"topic": "sea"}
+    assert Signature(handler).parse_arguments({"topic": "sea"}) == {"topic": "sea"}
 
 
 def test_the_signature_of_a_wrapped_function_is_that_of_the_function_itself() -> None:
