@@ -22,9 +22,8 @@ from jobs.process_identity import ProcessIdentity
 from jobs.services import groups, workers
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.admin.test_lists import queries_of
 from tests.factories import JobEventFactory, JobFactory, JobMinuteFactory, WorkerFactory, job_in
-from tests.support.admin_pages import get_list_url, get_page_url, read_messages
+from tests.support.admin_pages import count_queries, get_list_url, get_page_url, list_buttons, read_messages
 from tests.support.admin_users import create_reader, log_in
 from tests.support.snapshots import dump_tables
 
@@ -33,10 +32,6 @@ ITEM = {"job_type": "sample.noop"}
 
 def verb_of(row: Any, verb: str) -> str:
     return get_page_url(row).replace("/change/", f"/verb/{verb}/")
-
-
-def list_buttons(client: Client, row: Any) -> list[str]:
-    return [button.name for button, _url in client.get(get_page_url(row)).context["buttons"]]
 
 
 def screen(name: str) -> str:
@@ -146,10 +141,10 @@ def test_nobody_is_asked_who_cannot_hear(db: Any) -> None:
 
 def test_the_worker_list_takes_as_many_statements_for_many_as_for_few(boss: Client) -> None:
     at_work()
-    baseline = queries_of(boss, get_list_url(Worker))
+    baseline = count_queries(boss, get_list_url(Worker))
     WorkerFactory.create_batch(20)
     JobFactory.create_batch(20, running=True)
-    assert queries_of(boss, get_list_url(Worker)) == baseline <= 10
+    assert count_queries(boss, get_list_url(Worker)) == baseline <= 10
 
 
 # ------------------------------------------------------------------------------------------------ groups
@@ -175,10 +170,10 @@ def test_a_group_shows_how_far_it_is_and_its_rest_is_cancelled_after_a_second_lo
 
 def test_the_group_list_takes_as_many_statements_for_many_as_for_few(boss: Client) -> None:
     groups.create([ITEM])
-    baseline = queries_of(boss, get_list_url(JobGroup))
+    baseline = count_queries(boss, get_list_url(JobGroup))
     for _ in range(10):
         groups.create([ITEM] * 5)
-    assert queries_of(boss, get_list_url(JobGroup)) == baseline <= 10
+    assert count_queries(boss, get_list_url(JobGroup)) == baseline <= 10
 
 
 # ------------------------------------------------------------------------------------------------ audit
@@ -264,10 +259,10 @@ def test_performance_tells_of_each_job_type_how_it_does(boss: Client) -> None:
 
 def test_performance_asks_the_rollup_only_and_as_often_for_many_as_for_few(boss: Client) -> None:
     JobMinuteFactory.create()
-    baseline = queries_of(boss, screen("performance"))
+    baseline = count_queries(boss, screen("performance"))
     for number in range(20):
         JobMinuteFactory.create(job_type=f"kind-{number}")
-    assert queries_of(boss, screen("performance")) == baseline <= 6
+    assert count_queries(boss, screen("performance")) == baseline <= 6
 
 
 def test_empty_screens_teach(boss: Client) -> None:

@@ -12,19 +12,14 @@ from jobs.models import ConcurrencyLimit, Job, Target
 from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.states import Status
-from tests.admin.test_lists import queries_of
 from tests.factories import ConcurrencyLimitFactory, JobFactory, TargetFactory, job_in
-from tests.support.admin_pages import get_list_url, get_page_url, read_messages, run_action
+from tests.support.admin_pages import count_queries, get_list_url, get_page_url, list_buttons, read_messages, run_action
 from tests.support.admin_users import create_reader, log_in
 from tests.support.snapshots import dump_tables
 
 
 def verb_of(row: Any, verb: str) -> str:
     return get_page_url(row).replace("/change/", f"/verb/{verb}/")
-
-
-def list_buttons(client: Client, row: Any) -> list[str]:
-    return [button.name for button, _url in client.get(get_page_url(row)).context["buttons"]]
 
 
 def create_blocked_target() -> Target:
@@ -164,12 +159,12 @@ def test_who_may_only_look_is_offered_nothing_and_changes_nothing(looker: Client
 def test_lists_take_as_many_statements_for_many_rows_as_for_few(boss: Client) -> None:
     create_blocked_target()
     ConcurrencyLimitFactory.create()
-    baseline = {model: queries_of(boss, get_list_url(model)) for model in (Target, ConcurrencyLimit)}
+    baseline = {model: count_queries(boss, get_list_url(model)) for model in (Target, ConcurrencyLimit)}
     for number in range(20):
         TargetFactory.create(key=f"many-{number}")
         job_in(Status.PAUSED, target=f"many-{number}")
         ConcurrencyLimitFactory.create()
-    assert {model: queries_of(boss, get_list_url(model)) for model in baseline} == baseline
+    assert {model: count_queries(boss, get_list_url(model)) for model in baseline} == baseline
     assert max(baseline.values()) <= 14
 
 

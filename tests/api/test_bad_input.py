@@ -14,7 +14,7 @@ from jobs.states import Status
 from tests.factories import SAMPLE_TYPE, job_in
 from tests.sample_app import job_types
 from tests.support.api_client import ApiClient
-from tests.support.snapshots import dump_tables
+from tests.support.snapshots import dump_all_but_tokens
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
@@ -488,7 +488,3 @@ def send_case(api: ApiClient, case: Case, known: dict[str, Job]) -> Any:
 def create_named_jobs(case: Case) -> dict[str, Job]:
     request = f"{case.path} {case.body} {case.raw!r}"
     return {status.lower(): job_in(status) for status in Status if f"{{{status.lower()}}}" in request}
-
-
-def dump_all_but_tokens() -> dict[str, list[dict[str, Any]]]:
-    return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}

@@ -15,7 +15,7 @@ from jobs.models import ApiToken
 from jobs.models.token import SCOPES
 from jobs.services import tokens
 from tests.api.routes import Route, absent_values, create_objects, list_routes
-from tests.support.snapshots import dump_tables
+from tests.support.snapshots import dump_all_but_tokens
 
 pytestmark = pytest.mark.django_db
 
@@ -193,8 +193,3 @@ def test_a_session_of_a_user_who_is_not_staff_is_403(route: Route) -> None:
 def test_every_route_declares_a_known_scope_and_is_unique() -> None:
     assert all(route.scope in SCOPES for route in list_routes())
     assert len({(route.method, route.path) for route in list_routes()}) == len(list_routes())
-
-
-def dump_all_but_tokens() -> dict[str, list[dict[str, Any]]]:
-    """Return all rows but the tokens, because their last use is recorded."""
-    return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}

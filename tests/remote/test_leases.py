@@ -16,16 +16,11 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.support.api_client import ApiClient
 from tests.support.remote_client import RemoteClient, get_job
-from tests.support.snapshots import dump_tables
+from tests.support.snapshots import dump_all_but_tokens
 
 pytestmark = pytest.mark.django_db
 
 Lease = dict[str, Any]
-
-
-def dump_all_but_tokens() -> dict[str, list[dict[str, Any]]]:
-    """Return all rows but the tokens, because their last use is recorded."""
-    return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}
 
 
 # ---------------------------------------------------------------------- foreign and stale leases

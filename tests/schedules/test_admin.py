@@ -14,9 +14,8 @@ from jobs.models import Job
 from schedules import services, validation
 from schedules.firing import fire_due
 from schedules.models import CatchUp, Overlap, Schedule, ScheduleFire
-from tests.admin.test_lists import queries_of
 from tests.factories import JobTemplateFactory, ScheduleFactory
-from tests.support.admin_pages import get_list_url, get_page_url, read_messages, run_action
+from tests.support.admin_pages import count_queries, get_list_url, get_page_url, read_messages, run_action
 from tests.support.admin_users import create_reader, log_in
 from tests.support.schedules import NOON, TYPE, create_due_schedule, create_schedule, list_fire_times
 from tests.support.snapshots import dump_tables
@@ -259,11 +258,11 @@ def test_deleting_goes_through_the_services_and_lists_no_fires(boss: Client) -> 
     row, other = create_due_schedule(), create_due_schedule()
     fire_due(NOON)
     url = get_page_url(row).replace("/change/", "/delete/")
-    baseline = queries_of(boss, url)
+    baseline = count_queries(boss, url)
     ScheduleFire.objects.bulk_create(
         [ScheduleFire(schedule=row, fire_time=NOON - timedelta(minutes=n)) for n in range(1, 300)]
     )
-    assert queries_of(boss, url) == baseline
+    assert count_queries(boss, url) == baseline
     assert boss.post(url, {"post": "yes"}).status_code == 302
     run_action(boss, "delete_selected", [other], post="yes")
     assert not Schedule.objects.exists()
@@ -274,6 +273,6 @@ def test_deleting_goes_through_the_services_and_lists_no_fires(boss: Client) -> 
 def test_a_page_takes_as_many_queries_for_many_fires_as_for_few(boss: Client) -> None:
     row = create_due_schedule(misfire_grace_sec=3600)
     fire_due(NOON)
-    baseline = queries_of(boss, get_page_url(row))
+    baseline = count_queries(boss, get_page_url(row))
     fire_due(NOON + timedelta(minutes=30))
-    assert queries_of(boss, get_page_url(row)) == baseline
+    assert count_queries(boss, get_page_url(row)) == baseline

@@ -13,9 +13,8 @@ from jobs.states import Status
 from schedules.admin import fires
 from schedules.describe import describe_cron, describe_interval
 from schedules.models import Schedule, ScheduleFire
-from tests.admin.test_lists import queries_of
 from tests.factories import JobFactory, ScheduleFactory, job_in
-from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_pages import count_queries, get_list_url, get_page_url
 from tests.support.admin_users import create_reader, log_in
 from tests.support.schedules import NOON, create_due_schedule
 from tests.support.snapshots import dump_tables
@@ -158,10 +157,10 @@ def test_only_the_last_thirty_fires_are_read(db: Any) -> None:
 
 def test_the_list_takes_as_many_statements_for_many_schedules_and_fires_as_for_few(boss: Client) -> None:
     create_fires(ScheduleFactory.create(), [Status.COMPLETED])
-    baseline = queries_of(boss, get_list_url(Schedule))
+    baseline = count_queries(boss, get_list_url(Schedule))
     for row in ScheduleFactory.create_batch(12):
         create_fires(row, [Status.COMPLETED] * 3)
-    assert queries_of(boss, get_list_url(Schedule)) == baseline <= 12
+    assert count_queries(boss, get_list_url(Schedule)) == baseline <= 12
 
 
 def test_an_empty_list_and_a_filtered_list_say_why_they_are_empty(boss: Client) -> None:

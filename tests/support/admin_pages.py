@@ -1,12 +1,14 @@
-"""Where the pages are, and what they said."""
+"""URLs of the admin pages, and requests to them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.contrib.messages import get_messages
+from django.db import connection
 from django.db.models import Model
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 
@@ -19,7 +21,7 @@ def get_page_url(row: Model) -> str:
 
 
 def run_action(client: Client, action: str, rows: Any, **data: Any) -> Any:
-    """Tick some rows in their list, choose an action for them, and agree to it."""
+    """Select rows in their list, run an action on them and confirm it."""
     rows = list(rows)
     post = {"confirmed": "1", "action": action, "_selected_action": [str(row.pk) for row in rows], "index": 0, **data}
     return client.post(get_list_url(type(rows[0])), post)
@@ -27,3 +29,14 @@ def run_action(client: Client, action: str, rows: Any, **data: Any) -> Any:
 
 def read_messages(response: Any) -> str:
     return " ".join(str(message) for message in get_messages(response.wsgi_request))
+
+
+def list_buttons(client: Client, row: Model) -> list[str]:
+    return [button.name for button, _url in client.get(get_page_url(row)).context["buttons"]]
+
+
+def count_queries(client: Client, url: str) -> int:
+    client.get(url)  # content types are read once per process
+    with CaptureQueriesContext(connection) as captured:
+        assert client.get(url).status_code == 200
+    return len(captured)

@@ -1,4 +1,4 @@
-"""All that is stored, as plain values: what `nothing changed` means in a test."""
+"""All stored rows as plain values, to compare before and after."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ APP_LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webho
 
 
 def dump_tables() -> dict[str, list[dict[str, Any]]]:
-    """Every row of every table of ours."""
+    """Return every row of every table of ours, by the name of the model."""
     models = [model for label in APP_LABELS for model in apps.get_app_config(label).get_models()]
     with connection.cursor() as cursor:
         return {model.__name__: _dump_table(cursor, model) for model in models}
+
+
+def dump_all_but_tokens() -> dict[str, list[dict[str, Any]]]:
+    """Return all rows but those of API tokens, which record their last use."""
+    return {model: rows for model, rows in dump_tables().items() if model != "ApiToken"}
 
 
 def _dump_table(cursor: Any, model: type[Model]) -> list[dict[str, Any]]:
@@ -27,7 +32,7 @@ def _dump_table(cursor: Any, model: type[Model]) -> list[dict[str, Any]]:
 
 
 def list_events(job: Job) -> list[JobEvent]:
-    """A job's audit trail, oldest first."""
+    """Return the audit events of a job, oldest first."""
     return list(JobEvent.objects.filter(job_id=job.pk).order_by("id"))
 
 

@@ -23,6 +23,7 @@ from jobs.conf import (
     policy,
     read_settings,
 )
+from tests.support.param_ids import make_test_id
 
 DEFAULTS = {
     "PRESET": None,
@@ -70,13 +71,6 @@ DEFAULTS = {
     "WEBHOOK_PORTS": (80, 443),
     "WEBHOOK_PROXY": None,
 }
-
-
-def make_test_id(value: Any) -> str:
-    """A short test id: some of the values here are too large, or too hostile, to be one themselves."""
-    if isinstance(value, str) and len(value) <= 40:
-        return ascii(value)
-    return type(value).__name__
 
 
 class Counted:

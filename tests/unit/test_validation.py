@@ -16,18 +16,12 @@ from django.utils.safestring import mark_safe
 
 from jobs.errors import InvalidInput, NotFound
 from jobs.validation import fields, sanitize
+from tests.support.param_ids import make_test_id
 
 pytestmark = pytest.mark.once
 
 NAN, INFINITY = float("nan"), float("inf")
 SURROGATE = "\ud800"
-
-
-def make_test_id(value: Any) -> str:
-    """A short test id: some of the values here are too large, or too hostile, to be one themselves."""
-    if isinstance(value, str) and len(value) <= 40:
-        return ascii(value)
-    return type(value).__name__
 
 
 def nest_value(levels: int) -> Any:

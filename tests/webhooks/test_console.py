@@ -9,9 +9,8 @@ from django.test import Client
 
 from jobs import clock
 from jobs.ids import min_id_at
-from tests.admin.test_lists import queries_of
 from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookEndpointFactory
-from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_pages import count_queries, get_list_url, get_page_url
 from tests.support.admin_users import create_reader, log_in
 from webhooks.admin import endpoints
 from webhooks.models import WebhookDelivery, WebhookEndpoint
@@ -55,9 +54,9 @@ def test_a_delivery_shows_its_answer_its_time_and_its_request(boss: Client) -> N
 
 def test_lists_take_as_many_statements_for_many_as_for_few(boss: Client) -> None:
     WebhookAttemptFactory.create()
-    baseline = {model: queries_of(boss, get_list_url(model)) for model in (WebhookEndpoint, WebhookDelivery)}
+    baseline = {model: count_queries(boss, get_list_url(model)) for model in (WebhookEndpoint, WebhookDelivery)}
     WebhookAttemptFactory.create_batch(20)
-    assert {model: queries_of(boss, get_list_url(model)) for model in baseline} == baseline
+    assert {model: count_queries(boss, get_list_url(model)) for model in baseline} == baseline
     assert max(baseline.values()) <= 8
 
 
