@@ -111,7 +111,7 @@ def test_a_token_of_one_tenant_submits_into_it_and_nowhere_else() -> None:
     assert dump_tables() == before
 
 
-def test_a_token_of_all_tenants_says_which() -> None:
+def test_a_token_of_all_tenants_names_the_tenant() -> None:
     api = ApiClient("submit", tenant=None)
     assert api.post("/jobs", NOTE).json()["tenant"] == "default"
     assert api.post("/jobs", {**NOTE, "tenant": "acme"}).json()["tenant"] == "acme"

@@ -40,7 +40,7 @@ def test_con_004_each_status_has_its_legacy_name(api: ApiClient, status: Status)
     assert [job["id"] for job in send(api, "get", f"/jobs?status={legacy_status}").json()["items"]] == [str(job.pk)]
 
 
-def test_con_004_jobs_are_made_and_cancelled_as_before(api: ApiClient) -> None:
+def test_con_004_jobs_are_created_and_cancelled_as_before(api: ApiClient) -> None:
     created = send(api, "post", "/jobs/", {"job_type": "tests.note", "params": {"text": "x"}})
     assert (created.status_code, created.json()["status"]) == (201, "queued")
     job_id = created.json()["id"]

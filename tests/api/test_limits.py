@@ -30,7 +30,7 @@ def list_limits(api: ApiClient) -> dict[tuple[str, str], dict[str, Any]]:
     return {(limit["scope"], limit["key"]): limit for limit in api.get("/limits").json()["items"]}
 
 
-def test_every_limit_is_listed_with_what_is_in_use() -> None:
+def test_every_limit_is_listed_with_its_use() -> None:
     JobFactory.create_batch(2, running=True)
     JobFactory.create(running=True, tenant="ours", job_type="tests.anything")
     limits = list_limits(ApiClient("read", tenant=None))

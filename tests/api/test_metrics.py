@@ -67,7 +67,7 @@ def create_jobs_and_minutes() -> None:
     WorkerFactory(slots=4, busy=3, stuck=1)
 
 
-def test_the_output_is_what_prometheus_reads() -> None:
+def test_prometheus_can_parse_the_output() -> None:
     create_jobs_and_minutes()
     families = parse_families(render_text())
 

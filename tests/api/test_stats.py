@@ -73,8 +73,8 @@ def test_the_age_is_that_of_jobs_waiting_for_a_slot_or_their_target() -> None:
 
 
 def test_expired_leases_are_counted_until_recovery() -> None:
-    over = datetime.now(UTC) - timedelta(hours=1)
-    JobFactory.create(running=True, lease_expires_at=over, heartbeat_at=over)
+    expired_at = datetime.now(UTC) - timedelta(hours=1)
+    JobFactory.create(running=True, lease_expires_at=expired_at, heartbeat_at=expired_at)
     JobFactory.create(running=True)
     assert (get_stats()["expired_leases"], get_stats()["recovered_24h"]) == (1, 0)
 
@@ -89,9 +89,9 @@ def test_recoveries_count_for_a_day_and_ever_in_the_tenant_they_happened_in() ->
 
 
 def test_a_recovery_is_counted_when_it_happens() -> None:
-    over = datetime.now(UTC) - timedelta(hours=1)
+    expired_at = datetime.now(UTC) - timedelta(hours=1)
     long_ago = f"{read_boot_id()}/-10000"  # the monotonic clock decides where the database has no clock of its own
-    JobFactory.create(running=True, lease_expires_at=over, beat_clock=long_ago, max_retries=3)
+    JobFactory.create(running=True, lease_expires_at=expired_at, beat_clock=long_ago, max_retries=3)
     assert LeaseReaper().run_round() == 1
     stats = get_stats()
     assert (stats["recovered_24h"], stats["jobs"]["FAILED"], stats["jobs"]["QUEUED"]) == (1, 1, 1)

@@ -73,7 +73,7 @@ def test_a_repeated_request_changes_nothing(api: ApiClient) -> None:
     assert api.post(f"/jobs/{job.pk}/pause").status_code == 409
 
 
-def test_a_wrong_state_says_which_and_what_is_allowed(api: ApiClient) -> None:
+def test_a_wrong_state_is_named_with_the_allowed_actions(api: ApiClient) -> None:
     for status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.SKIPPED):
         job = job_in(status)
         document = api.post(f"/jobs/{job.pk}/cancel").json()

@@ -42,7 +42,7 @@ def test_workers_that_stopped_or_are_long_silent_are_not_listed() -> None:
     assert names == ["silent", "here"]
 
 
-def test_the_newest_come_first_and_pages_go_on() -> None:
+def test_workers_are_listed_newest_first_and_paginated() -> None:
     names = [WorkerFactory.create().name for _ in range(7)]
     assert [worker["name"] for worker in ApiClient("read", tenant=None).list_all("/workers", 3)] == names[::-1]
 

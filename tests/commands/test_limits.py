@@ -31,7 +31,7 @@ def test_list_shows_the_settings_before_any_worker_has_started() -> None:
     assert get_limit("global") == DEFAULT_LIMIT
 
 
-def test_list_counts_what_is_in_use_as_a_claim_does(settings: Any) -> None:
+def test_list_counts_use_as_a_claim_does(settings: Any) -> None:
     settings.JOBSCHEDULER = {"LIMITS": {"global": 9, "job_type": {"odd": 5}, "resource": {"gpu": 4}}}
     JobFactory.create(running=True, job_type="odd", resource="gpu")
     JobFactory.create(dispatching=True, job_type="odd")

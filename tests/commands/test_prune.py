@@ -312,9 +312,9 @@ def test_totals_are_kept_while_old_minutes_become_days() -> None:
 
 
 def test_old_workers_and_leases_are_deleted_too() -> None:
-    long_ago, lately = clock.now() - OLD, clock.now() - YOUNG
+    long_ago, recently = clock.now() - OLD, clock.now() - YOUNG
     WorkerFactory.create(heartbeat_at=long_ago)
-    recent_worker = WorkerFactory.create(heartbeat_at=lately)
+    recent_worker = WorkerFactory.create(heartbeat_at=recently)
     LeaseFactory.create(id=make_id(long_ago), ended_at=long_ago)
     open_lease = LeaseFactory.create(id=make_id(long_ago))
 

@@ -121,7 +121,7 @@ def create_fires(schedule: Schedule, statuses: list[Any]) -> None:
         ScheduleFire.objects.create(schedule=schedule, fire_time=NOON - timedelta(minutes=minutes), job=job)
 
 
-def test_the_list_shows_the_rule_in_words_the_last_fires_and_their_outcomes(boss: Client) -> None:
+def test_the_list_describes_the_rule_and_shows_the_last_fires_and_their_outcomes(boss: Client) -> None:
     row = ScheduleFactory.create(
         name="nightly", cron="30 2 * * *", timezone="Europe/Berlin", tenant="acme", last_fire_at=NOON
     )

@@ -61,7 +61,7 @@ def test_an_endpoint_is_created_and_its_secret_shown_in_the_response_and_nowhere
         ("tenant", "a b"),
     ],
 )
-def test_what_the_api_refuses_the_form_refuses(field: str, value: Any, boss: Client) -> None:
+def test_the_form_refuses_the_same_input_as_the_api(field: str, value: Any, boss: Client) -> None:
     response = boss.post(f"{get_list_url(WebhookEndpoint)}add/", {**FORM, field: value})
     assert (response.status_code, WebhookEndpoint.objects.count()) == (200, 0)
     assert field in response.context["adminform"].form.errors
@@ -82,7 +82,7 @@ def test_an_endpoint_is_changed_through_the_services(boss: Client) -> None:
     assert list_deliveries()[0].status == "FAILED"  # disabling ends the pending deliveries
 
 
-def test_an_endpoint_is_deleted_with_all_that_is_its_own(boss: Client) -> None:
+def test_an_endpoint_is_deleted_with_its_deliveries(boss: Client) -> None:
     endpoint = create_endpoint()
     WebhookDeliveryFactory.create_batch(3, endpoint=endpoint)
     boss.post(get_page_url(endpoint).replace("/change/", "/delete/"), {"post": "yes"})
@@ -91,22 +91,22 @@ def test_an_endpoint_is_deleted_with_all_that_is_its_own(boss: Client) -> None:
 
 
 def test_a_test_is_sent_from_the_page(boss: Client, receive: Any) -> None:
-    there = receive()
-    endpoint = create_endpoint(there.url, "job.failed")
+    receiver = receive()
+    endpoint = create_endpoint(receiver.url, "job.failed")
     assert "Send a test" in boss.get(get_page_url(endpoint)).content.decode()
     assert boss.post(get_action_url(endpoint, "test")).status_code == 302
     send_round()
-    assert [request.type for request in there.seen] == ["webhook.test"]
+    assert [request.type for request in receiver.seen] == ["webhook.test"]
 
 
 def test_a_secret_is_replaced_and_shown_in_the_response(boss: Client, receive: Any) -> None:
-    there = receive()
-    endpoint, first = services.create(there.url, ["job.completed"])
+    receiver = receive()
+    endpoint, first = services.create(receiver.url, ["job.completed"])
     second = find_secret(boss.post(get_action_url(endpoint, "rotate")).content.decode())
     complete_job()
     send_round()
-    there.seen[0].verify(first)
-    there.seen[0].verify(second)
+    receiver.seen[0].verify(first)
+    receiver.seen[0].verify(second)
 
 
 def test_deliveries_are_resent_one_by_one_in_a_selection_and_all_that_failed(boss: Client) -> None:
@@ -162,7 +162,7 @@ def test_each_button_takes_its_own_permission(verb: str, codename: str) -> None:
         assert client.post(get_action_url(endpoint, other)).status_code == 403
 
 
-def test_buttons_are_for_post_and_for_what_there_is(boss: Client) -> None:
+def test_an_action_requires_post_a_known_name_and_an_existing_row(boss: Client) -> None:
     endpoint = create_endpoint()
     assert boss.get(get_action_url(endpoint, "test")).status_code == 405
     assert boss.post(get_action_url(endpoint, "explode")).status_code == 404
@@ -174,7 +174,7 @@ def test_buttons_are_for_post_and_for_what_there_is(boss: Client) -> None:
     )
 
 
-def test_a_delivery_page_shows_its_tries_and_their_answers_to_those_who_may_see_payload(
+def test_a_delivery_page_shows_attempts_and_their_responses_to_users_who_may_see_payload(
     boss: Client, looker: Client
 ) -> None:
     attempt = WebhookAttemptFactory.create(response_body="a very private answer", error="answered 500")
@@ -184,7 +184,7 @@ def test_a_delivery_page_shows_its_tries_and_their_answers_to_those_who_may_see_
         assert ("a very private answer" in page, "HTTP/1.1 500" in page) == (can_view, can_view)
 
 
-def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_made(boss: Client) -> None:
+def test_a_job_page_shows_its_deliveries_and_counts_those_to_come(boss: Client) -> None:
     endpoint = create_endpoint("https://example.org/", "job.completed")
     job = complete_job()
     assert "1 more is about to be made." in boss.get(get_page_url(job)).content.decode()
@@ -196,7 +196,7 @@ def test_a_job_page_shows_its_deliveries_and_what_is_about_to_be_made(boss: Clie
     assert "job-webhooks" not in boss.get(get_page_url(other)).content.decode()
 
 
-def test_who_may_not_see_deliveries_sees_none_on_the_job_page() -> None:
+def test_a_user_who_may_not_see_deliveries_sees_none_on_the_job_page() -> None:
     create_endpoint("https://example.org/", "job.completed")
     job = complete_job()
     fan_out_all()

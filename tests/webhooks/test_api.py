@@ -38,7 +38,7 @@ def test_a_life_of_an_endpoint() -> None:
     assert (api.delete(path).status_code, api.get(path).status_code) == (204, 404)
 
 
-def test_a_secret_is_shown_when_it_is_made_and_when_it_is_replaced_and_never_else() -> None:
+def test_a_secret_is_shown_when_it_is_created_and_replaced_and_never_else() -> None:
     api = ApiClient()
     endpoint = api.post("/webhooks", BODY).json()
     path = f"/webhooks/{endpoint['id']}"
@@ -99,7 +99,7 @@ def test_deliveries_are_listed_by_endpoint_newest_first_and_by_status(receive: A
     assert api.get(f"/webhooks/{endpoint.pk}/deliveries?status=LOST").status_code == 422
 
 
-def test_what_failed_is_resent_one_by_one_or_all_at_once() -> None:
+def test_failed_deliveries_are_resent_one_by_one_or_all_at_once() -> None:
     api = ApiClient("operate")
     endpoint = create_endpoint()
     WebhookDeliveryFactory.create_batch(3, endpoint=endpoint, failed=True)
@@ -124,7 +124,7 @@ def test_a_disabled_endpoint_answers_409_to_tests_and_resends() -> None:
         assert (response.status_code, response.json()["code"]) == (409, "endpoint_disabled")
 
 
-def test_what_is_another_tenants_is_404_and_a_foreign_tenant_in_the_body_403() -> None:
+def test_objects_of_another_tenant_are_404_and_another_tenant_in_the_body_403() -> None:
     theirs = create_endpoint(tenant="acme")
     delivery = WebhookDeliveryFactory.create(endpoint=theirs)
     api = ApiClient()

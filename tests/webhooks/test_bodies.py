@@ -127,7 +127,7 @@ def test_a_group_that_was_opened_again_is_reported_as_it_had_ended() -> None:
     assert data["finished_at"] is not None
 
 
-def test_a_failure_that_is_retried_says_by_what() -> None:
+def test_a_failure_that_is_retried_names_its_retry() -> None:
     create_endpoint()
     job = executor.fail(executor.claim(enqueue_job(target="book")), retry_in=10)
     data = fan_out_and_read_data("job.failed")

@@ -18,7 +18,7 @@ from webhooks.models import WebhookDelivery, WebhookEndpoint
 pytestmark = pytest.mark.django_db
 
 
-def test_a_list_of_endpoints_says_how_well_they_received_of_late(boss: Client) -> None:
+def test_a_list_of_endpoints_shows_their_recent_success_rates(boss: Client) -> None:
     good, silent = WebhookEndpointFactory.create(), WebhookEndpointFactory.create(enabled=False, disabled_reason="gone")
     WebhookDeliveryFactory.create_batch(3, endpoint=good, delivered=True)
     WebhookDeliveryFactory.create(endpoint=good, failed=True)

@@ -218,13 +218,13 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for(
 ) -> None:
     import threading
 
-    over = threading.Event()
+    stop = threading.Event()
     configure(WEBHOOK_ALLOW_PRIVATE=False, WEBHOOK_MAX_RETRIES=0, WEBHOOK_TIMEOUT_SEC=0.2)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: over.wait(60) and [])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: stop.wait(60) and [])
     create_endpoint("https://slow.example.org/", "job.completed")
     complete_job()
     send_round()
-    over.set()
+    stop.set()
     assert "could not be resolved in time" in list_deliveries()[0].error
 
 

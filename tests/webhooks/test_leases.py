@@ -161,7 +161,7 @@ def test_the_pause_grows_with_the_failures_and_has_an_end() -> None:
     ]
 
 
-def test_a_broken_endpoint_is_probed_by_one_alone_and_first_by_what_has_waited_least() -> None:
+def test_a_broken_endpoint_is_probed_by_one_delivery_the_one_that_has_waited_least() -> None:
     endpoint = create_due(5, failures=5)
     newest = list_deliveries()[-1]
     WebhookDelivery.objects.exclude(pk=newest.pk).update(next_try_at=timezone.now() - timedelta(hours=1))
@@ -185,7 +185,7 @@ def test_while_a_circuit_is_open_deliveries_wait_and_no_attempt_is_counted() -> 
     assert WebhookAttempt.objects.count() == 3
 
 
-def test_a_resend_is_tried_at_once_whatever_the_circuit_says() -> None:
+def test_a_resend_is_tried_at_once_even_if_the_circuit_is_open() -> None:
     endpoint = create_due(5, failures=9, open_until=timezone.now() + timedelta(hours=1))
     third = list_deliveries()[2]
     assert deliveries.claim_due(100) == []

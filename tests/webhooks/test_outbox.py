@@ -86,7 +86,7 @@ def _finish_job(outcome: Any) -> Job:
 
 
 @pytest.mark.parametrize("event", ENDS)
-def test_each_end_is_reported_once_as_what_it_is(event: str) -> None:
+def test_each_end_is_reported_once_as_its_event(event: str) -> None:
     create_endpoint()
     job = ENDS[event]()
     assert [event for event in list_reported_events(job) if event not in ("job.queued", "job.started")] == [event]

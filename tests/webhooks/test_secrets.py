@@ -45,7 +45,7 @@ def test_one_changed_bit_is_noticed(index: int) -> None:
 
 
 @pytest.mark.parametrize("token", [b"", b"\x01", b"encrypted", b"\x80" + b"\0" * 72, b"gAAAAA" + b"A" * 100])
-def test_what_was_never_encrypted_is_refused(token: bytes) -> None:
+def test_a_token_that_was_never_encrypted_is_refused(token: bytes) -> None:
     with pytest.raises(UndecryptableSecret):
         decrypt_secret(token, ENDPOINT)
 
@@ -89,7 +89,7 @@ def test_an_endpoint_with_the_secret_of_another_sends_nothing() -> None:
     assert keys[other.pk] is not None
 
 
-def test_signatures_are_what_the_standard_library_makes() -> None:
+def test_signatures_equal_those_of_the_standard_library() -> None:
     from datetime import UTC, datetime
 
     key, body = new_secret(), b'{"type":"job.completed"}'

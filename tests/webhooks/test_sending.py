@@ -163,7 +163,7 @@ def test_after_one_attempt_and_three_retries_it_has_failed_and_a_resend_carries_
         request.verify(secret)
 
 
-def test_what_was_delivered_can_be_sent_again_with_the_same_id_and_body(receive: Receive) -> None:
+def test_a_delivered_message_can_be_resent_with_the_same_id_and_body(receive: Receive) -> None:
     receiver = receive()
     create_endpoint(receiver.url, "job.completed")
     complete_job()
@@ -253,7 +253,7 @@ def test_one_slow_receiver_does_not_hold_up_another(receive: Receive, configure:
     assert len(slow.seen) < 30
 
 
-def test_the_name_of_the_host_is_kept(receive: Receive) -> None:
+def test_the_name_of_the_host_is_sent(receive: Receive) -> None:
     receiver = receive()
     create_endpoint(f"http://localhost:{receiver.port}/a%20b?c=d&e=%C3%A9", "job.completed")
     complete_job()

@@ -28,7 +28,7 @@ def test_events_must_be_known(events: Any) -> None:
     assert refused.value.errors[0]["loc"][0] == "events"
 
 
-def test_events_are_kept_once_each_in_their_order() -> None:
+def test_events_are_stored_once_each_in_their_order() -> None:
     endpoint, _ = services.create(ANYWHERE, ["job.failed", "*", "job.failed"])
     assert endpoint.events == ["job.failed", "*"]
 

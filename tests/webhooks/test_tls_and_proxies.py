@@ -53,7 +53,7 @@ def send_to(url: str) -> Any:
 
 
 @pytest.mark.usefixtures("trust_test_authority", "resolve_test_names")
-def test_the_name_goes_into_sni_and_host_and_is_what_the_certificate_must_say(receive: Receive) -> None:
+def test_the_name_goes_into_sni_and_host_and_must_be_in_the_certificate(receive: Receive) -> None:
     receiver = receive(certificate=RECEIVER_CERTIFICATE)
     assert send_to(f"https://receiver.test:{receiver.port}/x").status == "DELIVERED"
     assert receiver.names == ["receiver.test"]
