@@ -55,9 +55,9 @@ def tick() -> None:
     """Run the maintenance tasks once, for at most TICK_SEC; the rest is due again at the next tick."""
     end = time.monotonic() + TICK_SEC
     # Begin with another task each minute, so that a slow one does not always keep the same others from running.
-    duties = maintenance.list_tasks()
-    start = int(time.time() // 60) % max(len(duties), 1)
-    for task in [*duties[start:], *duties[:start]]:
+    tasks = maintenance.list_tasks()
+    start = int(time.time() // 60) % max(len(tasks), 1)
+    for task in [*tasks[start:], *tasks[:start]]:
         if time.monotonic() > end:
             logger.warning("a tick exceeded %d s; the remaining tasks are left to the next tick", TICK_SEC)
             return

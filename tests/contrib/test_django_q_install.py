@@ -14,6 +14,7 @@ from django_q.scheduler import scheduler
 
 from jobs.contrib import django_q
 from jobs.engine.maintenance import runner
+from jobs.services import maintenance
 from tests.support.commands import call
 
 pytestmark = pytest.mark.django_db
@@ -27,7 +28,10 @@ def test_installing_is_repeatable_and_updates() -> None:
     options = ast.literal_eval(row.kwargs or "")["q_options"]
     assert options == {"ack_failure": True, "save": False, "timeout": 20}
     Theirs.objects.update(repeats=0, func="somebody.elses")
-    assert "now it ticks every 5 min" in call("install_django_q", "--minutes", 5, "--cluster", "big").out
+    assert (
+        "Changed: a running qcluster ticks every 5 min"
+        in call("install_django_q", "--minutes", 5, "--cluster", "big").out
+    )
     row.refresh_from_db()
     assert (row.func, row.minutes, row.repeats, row.cluster) == (django_q.TICK, 5, -1, "big")
     assert Theirs.objects.count() == 1
@@ -72,7 +76,7 @@ def test_a_tick_runs_every_task_each_on_its_own(monkeypatch: pytest.MonkeyPatch)
 
         return runner.MaintenanceTask(name, run, lambda: 1.0)
 
-    monkeypatch.setattr(runner, "list_tasks", lambda: [make_task(name) for name in "abc"])
+    monkeypatch.setattr(maintenance, "list_tasks", lambda: [make_task(name) for name in "abc"])
     django_q.tick()
     assert sorted(done) == ["a", "b", "c"]
 
@@ -80,7 +84,7 @@ def test_a_tick_runs_every_task_each_on_its_own(monkeypatch: pytest.MonkeyPatch)
 def test_a_tick_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
     tasks = [runner.MaintenanceTask("slow", lambda: done.append(1), lambda: 1.0)] * 3
-    monkeypatch.setattr(runner, "list_tasks", lambda: tasks)
+    monkeypatch.setattr(maintenance, "list_tasks", lambda: tasks)
     monkeypatch.setattr(django_q, "TICK_SEC", -1.0)
     django_q.tick()
     assert done == []
