@@ -10,7 +10,7 @@ from jobs.models import JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind
 from tests.chaos.many_workers import check_runs, find_refusals
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.ledger import count_most_at_once
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until_all_ended
 

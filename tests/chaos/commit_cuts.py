@@ -23,7 +23,7 @@ from jobs.services import jobs as job_services
 from jobs.services.groups import group
 from jobs.states import TERMINAL, EventKind, Status
 from tests.chaos.crashable_postgres import Wire
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.ledger import find_overlaps
 from tests.support.worker_processes import FAST_SETTINGS, Fleet, wait_until_all_ended
 

@@ -9,7 +9,7 @@ from typing import Any
 from jobs.models import Lease
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.web_process import WebProcess
 from tests.support.worker_processes import (
     FAST_SETTINGS,

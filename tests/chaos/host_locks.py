@@ -22,7 +22,7 @@ from jobs.services.groups import group
 from jobs.states import TERMINAL, Status
 from tests.chaos.lanes import count_deadlocks
 from tests.chaos.many_workers import find_refusals
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.ledger import count_most_at_once
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until, wait_until_all_ended
 

@@ -21,7 +21,7 @@ from jobs.services import jobs as job_services
 from jobs.services import remote
 from jobs.states import Status
 from tests.chaos.many_workers import find_refusals
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.ledger import count_most_at_once
 from tests.support.remote_workers import ADDON, RemoteWorkers
 from tests.support.web_process import DirectCall

@@ -15,7 +15,7 @@ from django.db import connection
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, EventKind, Status
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.ledger import NEVER, HandlerCall, find_overlaps
 from tests.support.worker_processes import FAST_SETTINGS, Fleet, WorkerProcess, wait_until
 

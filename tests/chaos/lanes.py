@@ -24,7 +24,7 @@ from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.signals import group_finished
 from jobs.states import LIVE, Status
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.races import NOOP
 from tests.races.checker import find_answer_violations, find_violations
 from tests.races.fixtures import create_group

@@ -12,7 +12,7 @@ from uuid import UUID
 from jobs.models import Job, JobRun
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.ledger import HandlerCall, compute_utilization, count_most_at_once, find_overlaps, group_calls
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until_all_ended
 

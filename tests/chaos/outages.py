@@ -16,7 +16,7 @@ from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
 from tests.chaos.crashable_postgres import Server, Wire
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.worker_processes import FAST_SETTINGS, Fleet, WorkerProcess, get_event, wait_until
 
 BACK_SEC = 5.0  # after the database, the worker is back at its full speed

@@ -13,7 +13,7 @@ from jobs.models import JobRun
 from jobs.services import jobs as job_services
 from jobs.services import remote
 from tests.chaos.many_workers import check_lanes, check_runs, find_refusals
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.ledger import HandlerCall, count_most_at_once
 from tests.support.remote_workers import ADDON, RemoteWorkers
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until_all_ended

@@ -20,7 +20,7 @@ from django.db import connection
 
 from jobs.models import Job
 from schedules.models import Schedule, ScheduleFire
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.worker_processes import MANAGE, Fleet
 
 BEGIN = datetime(2026, 6, 15, tzinfo=UTC)

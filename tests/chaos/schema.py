@@ -22,7 +22,7 @@ from jobs.registry import registry
 from jobs.services import tokens
 from jobs.states import Status
 from tests import factories
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.worker_processes import MANAGE, START_SEC, Fleet, wait_until
 
 SERVER = [sys.executable, "-m", "waitress", "--threads=8", "jobscheduler.wsgi:application"]

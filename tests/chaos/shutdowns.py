@@ -10,7 +10,7 @@ from uuid import UUID
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, WorkerProcess, wait_until_all_ended
 
 HASTY = {**LONG_LEASE_SETTINGS, "SHUTDOWN_GRACE_SEC": 0.2}

@@ -75,9 +75,9 @@ SUITES: dict[str, Suite] = {
         long={"rounds": 60},
         small={"rounds": 12},
     ),
-    "pairs": Suite("pairs", long={"groups": 2000}, small={"groups": 60}),
+    "pairs": Suite("group_pairs", long={"groups": 2000}, small={"groups": 60}),
     "pairs-unlocked": Suite(
-        "pairs",
+        "group_pairs",
         databases=POSTGRES,
         must_break=True,
         long={"groups": 60, "sabotage": "skip_group_locks", "slots": 1},
@@ -104,8 +104,8 @@ SUITES: dict[str, Suite] = {
     "shutdowns": Suite("shutdowns", long={"rounds": 100}, small={"rounds": 5}),
     "lanes": Suite("lanes", long={"seconds": 15.0}, small={"seconds": 5.0}),
     "kills": Suite("kills", long={"jobs": 3000, "seconds": 120.0}, small={"jobs": 150, "seconds": 10.0}),
-    "idle": Suite("rest", "idle", with_server=True, long={"seconds": 60.0}, small={"seconds": 10.0}),
-    "memory": Suite("rest", "memory", long={"jobs": 100_000}, small={"jobs": 2000}),
+    "idle": Suite("idle", "idle", with_server=True, long={"seconds": 60.0}, small={"seconds": 10.0}),
+    "memory": Suite("idle", "memory", long={"jobs": 100_000}, small={"jobs": 2000}),
     "schema": Suite("schema", long={"seconds": 600}, small={"seconds": 40}),
     "outages": Suite(
         "outages",

@@ -20,8 +20,8 @@ from django.test import override_settings
 from jobs.models import Job
 from jobs.services import jobs as jobs
 from jobs.states import TERMINAL
-from tests.chaos.rest import resident_mib
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.idle import resident_mib
+from tests.chaos.report import SuiteReport
 from tests.support import webhook_receiver as behaviours
 from tests.support.webhook_receiver import Handler, ReceivedRequest, Receiver, run_receiver
 from tests.support.worker_processes import FAST_SETTINGS, START_SEC, Fleet, WorkerProcess, wait_until

@@ -26,7 +26,7 @@ from tests.packaging.processes import run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 DJANGOS, PYTHONS = ("5.2", "6.0", "6.1"), ("3.11", "3.12", "3.13")
-SUITE = ("tests/contrib/test_tasks.py", "tests/contrib/test_task_ends.py")
+SUITE = ("tests/contrib/test_tasks.py", "tests/contrib/test_task_signals.py")
 SUITE_NEEDS = ("pytest", "pytest-django", "pytest-timeout")
 
 

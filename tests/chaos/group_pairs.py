@@ -9,7 +9,7 @@ from collections import Counter
 from jobs.models import GroupStatus, JobGroup
 from jobs.services.groups import group
 from tests.chaos.many_workers import find_refusals
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until_all_ended
 
 SLOTS = 20

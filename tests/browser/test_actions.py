@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from jobs.admin.actions import JOB_ACTIONS
 from jobs.models import Job
 from jobs.states import Status
-from tests.admin.test_verbs import VERBS as TRIED
+from tests.admin.test_actions import VERBS as TRIED
 from tests.browser.conftest import Opener
 from tests.factories import job_in
 from tests.support.admin_pages import get_list_url, get_page_url

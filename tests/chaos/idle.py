@@ -12,7 +12,7 @@ from django.db import connection
 
 from jobs.services import jobs as job_services
 from tests.chaos.outages import cpu_seconds
-from tests.chaos.verdict import SuiteReport
+from tests.chaos.report import SuiteReport
 from tests.support.worker_processes import Fleet, wait_until_all_ended
 
 DEFAULTS: dict[str, Any] = {"LIMITS": {"global": None}}
