@@ -8,6 +8,8 @@ import pytest
 
 from tests.unit.status_writers import writes_of_status
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 ENGINE = ROOT / "jobs" / "engine"
 WRITERS = {

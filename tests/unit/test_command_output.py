@@ -10,6 +10,8 @@ import pytest
 from jobs.errors import InvalidInput
 from jobs.management import base
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize(
     ("text", "seconds"),

@@ -25,6 +25,8 @@ from jobs.conf import (
 )
 from tests.support.param_ids import make_test_id
 
+pytestmark = pytest.mark.once
+
 DEFAULTS = {
     "PRESET": None,
     "HEARTBEAT_SEC": 2,

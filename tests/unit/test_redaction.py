@@ -9,6 +9,8 @@ import pytest
 from jobs.errors import InvalidInput
 from jobs.redaction import MASK, redact, restore
 
+pytestmark = pytest.mark.once
+
 
 def test_values_of_secret_keys_are_masked_at_any_depth() -> None:
     value = {"a": [{"Password": "x", "deep": {"API_KEY": {"k": 1}}}], "token": None, "n": 1}

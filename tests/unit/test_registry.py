@@ -19,10 +19,10 @@ from django.test import override_settings
 
 import jobs
 from jobs import job
-from jobs.errors import InvalidInput, InvalidParams, UnknownJobType
-from jobs.models import Job
+from jobs.errors import InvalidInput, UnknownJobType
 from jobs.registry import BoundHandler, GroupMember, HandlerOptions, Registry, registry
-from jobs.states import Status
+
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture(autouse=True)
@@ -273,39 +273,7 @@ def test_the_same_function_imported_again_takes_its_own_place() -> None:
         registry.get("story.write")
 
 
-# submissions
-
-
-@pytest.mark.django_db
-def test_a_handler_enqueues_a_job_of_its_type() -> None:
-    handler = job("story.generate", resource="ollama", priority="HIGH")(generate)
-    saved = Job.objects.get(pk=handler.enqueue(topic="sea").pk)
-    assert (saved.job_type, saved.params, saved.status) == ("story.generate", {"topic": "sea"}, Status.QUEUED)
-    assert (saved.resource, saved.priority) == ("ollama", 75)
-
-
-@pytest.mark.django_db
-def test_a_submission_wins_over_its_handler() -> None:
-    handler = job("story.generate", priority="HIGH", max_retries=1)(generate)
-    made = handler.using(target="book-1", priority="LOW").using(max_retries=7).enqueue(topic="sea")
-    saved = Job.objects.get(pk=made.pk)
-    assert (saved.target, saved.priority, saved.max_retries) == ("book-1", 25, 7)
-
-
-@pytest.mark.django_db
-def test_params_that_do_not_fit_a_remote_type_are_refused_too() -> None:
-    handler = job("addon.scan", remote=True)(generate)
-    with pytest.raises(InvalidParams, match=r"params\.topic"):
-        handler.enqueue(topic=5)
-    assert not Job.objects.exists()
-
-
-@pytest.mark.django_db
-def test_a_parameter_may_be_called_as_the_methods_own_arguments_are() -> None:
-    @job("odd.names")
-    def handler(self: int, params: int, name: str) -> None: ...
-
-    assert handler.enqueue(self=1, params=2, name="x").params == {"self": 1, "params": 2, "name": "x"}
+# bound handlers
 
 
 def test_using_adds_fields_and_the_later_ones_win() -> None:

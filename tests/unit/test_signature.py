@@ -17,6 +17,8 @@ from pydantic import Field
 from jobs.errors import InvalidParams
 from jobs.registry import Signature
 
+pytestmark = pytest.mark.once
+
 if TYPE_CHECKING:
     from nowhere import Context, Story  # type: ignore[import-not-found]
 

@@ -26,6 +26,8 @@ from jobs.states import (
     is_repeated_stop,
 )
 
+pytestmark = pytest.mark.once
+
 JOB, LATEST = UUID(int=1), UUID(int=2)
 PAST = {
     "release": "released",

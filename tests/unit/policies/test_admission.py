@@ -18,6 +18,8 @@ from jobs.policies.admission import (
     classify_load,
 )
 
+pytestmark = pytest.mark.once
+
 QUIET = Snapshot(state=State.QUIET, held_sec=60)
 NORMAL = Snapshot(state=State.NORMAL, held_sec=60, load=0.4)
 BUSY = Snapshot(state=State.BUSY, held_sec=60, load=0.9)

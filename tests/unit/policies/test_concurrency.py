@@ -19,6 +19,8 @@ from jobs.policies.concurrency import (
     count_free,
 )
 
+pytestmark = pytest.mark.once
+
 STORY = Flow("acme", "story", "ollama", "visuals")
 OTHER = Flow("other", "mail", "remote", "")
 ALL = [

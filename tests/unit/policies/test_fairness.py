@@ -10,6 +10,8 @@ from jobs.engine.selection.fair_share import ShareCandidate, find_overtakers, or
 from jobs.policies.concurrency import Flow
 from jobs.policies.fairness import Aging, AgingFairShare, FairnessPolicy, FairShare, Strict, Waiting
 
+pytestmark = pytest.mark.once
+
 FLOW = Flow("default", "story", "default", "")
 
 

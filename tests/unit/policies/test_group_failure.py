@@ -7,6 +7,8 @@ import pytest
 from jobs.policies.groups import GroupFailureFacts, GroupFailurePolicy, OnFailure
 from jobs.states import Status
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.CANCELLED])
 @pytest.mark.parametrize("on_failure", ["stop", "continue", "skip"])

@@ -10,6 +10,8 @@ from jobs.policies.groups import OnFailure
 from jobs.policies.retry import ExponentialBackoff, RetryFacts, RetryPolicy
 from jobs.states import Cause
 
+pytestmark = pytest.mark.once
+
 
 def decide(attempt: int = 1, **facts: object) -> float | None:
     policy: RetryPolicy = ExponentialBackoff()
