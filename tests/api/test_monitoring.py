@@ -16,7 +16,7 @@ from prometheus_client import Metric
 from jobs import metrics
 from jobs.metrics import JobsCollector
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 FOLDER = Path(__file__).parents[2] / "docs" / "monitoring"
 ADDED_BY_PROMETHEUS = {"instance", "job"}

@@ -31,10 +31,12 @@ def index_operations(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.once
 def test_the_document_in_docs_is_the_one_that_is_served() -> None:
     assert generate.OPENAPI.read_text() == generate.openapi_document(), "run `make docs`"
 
 
+@pytest.mark.once
 def test_every_route_is_described_under_its_own_stable_id(document: dict[str, Any]) -> None:
     operation_ids = [
         operation["operationId"] for methods in document["paths"].values() for operation in methods.values()
@@ -44,6 +46,7 @@ def test_every_route_is_described_under_its_own_stable_id(document: dict[str, An
     assert {"jobs_list", "jobs_create", "jobs_cancel", "job_runs_retry"} <= set(operation_ids)
 
 
+@pytest.mark.once
 def test_every_operation_describes_its_security_and_responses(document: dict[str, Any]) -> None:
     for name, operation in index_operations(document).items():
         assert set(operation["responses"]) >= REQUIRED_RESPONSES, name
@@ -57,6 +60,7 @@ def test_every_operation_describes_its_security_and_responses(document: dict[str
             assert {"400", "413", "415"} <= set(operation["responses"]), name
 
 
+@pytest.mark.once
 def test_bodies_are_closed_and_have_examples(document: dict[str, Any]) -> None:
     for name, operation in index_operations(document).items():
         if "requestBody" in operation:
@@ -66,11 +70,13 @@ def test_bodies_are_closed_and_have_examples(document: dict[str, Any]) -> None:
             assert body.get("examples") or not body.get("properties"), name
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_is_named_where_it_governs(document: dict[str, Any], rule: str) -> None:
     assert rule in json.dumps(document)
 
 
+@pytest.mark.once
 def test_only_the_legacy_paths_are_deprecated(document: dict[str, Any]) -> None:
     deprecated = {name for name, operation in index_operations(document).items() if operation.get("deprecated")}
     assert deprecated == {name for name in index_operations(document) if name.startswith("legacy_")} != set()

@@ -12,6 +12,8 @@ from docs import reference_pages
 from docs.generate import COMMANDS, HERE, SETTINGS
 from jobs.conf import Admission, Conf
 
+pytestmark = pytest.mark.once
+
 PAGES = sorted([*HERE.rglob("*.md"), HERE.parent / "README.md", HERE.parent / "CHANGELOG.md"])
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 

@@ -13,7 +13,7 @@ from tests.webhooks.conftest import Settings
 from webhooks import services, url_guard
 from webhooks.models import WebhookEndpoint
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 PUBLIC = "93.184.216.34"
 # URLs that cannot be saved. Each is also written to the database directly, and must be refused when it is sent to.
