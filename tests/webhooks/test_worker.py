@@ -120,6 +120,6 @@ def test_a_tick_waits_no_longer_than_one_attempt_may_take(receive: Receive, conf
         complete_job()
     out: Any = io.StringIO()
     call_command("tick", stdout=out)
-    assert "tried" in out.getvalue()
+    assert "attempts" in out.getvalue()
     assert 0 < len(receiver.seen) < 400
     assert not WebhookDelivery.objects.filter(lease_token__isnull=False).exists()
