@@ -35,4 +35,4 @@ def test_what_cannot_be_done_is_said_and_the_rest_is_done() -> None:
     response: Any = run_action(log_in(create_reader("operator", "cancel_jobgroup")), "cancel", [ended, waiting])
     messages = read_messages(response)
     assert "1 group changed" in str(messages)
-    assert "has ended" in str(messages)
+    assert "cannot be cancelled" in str(messages)
