@@ -190,7 +190,7 @@ class JobFacts:
     is_resolved: bool = False
     is_retry: bool = False
     in_backoff: bool = False  # a retry that waits until its backoff is over
-    waits_in_group: bool = False  # an earlier member of its sequential group has not finished
+    waits_in_group: bool = False  # another member of its sequential group goes first
     superseded_by: LatestAttempt | None = None  # None: the job is the latest attempt of its chain
 
 
@@ -355,7 +355,7 @@ def _build_refusal(reason: RefusalReason, action: str, facts: JobFacts, field: s
 
 def _describe_situation(reason: RefusalReason, facts: JobFacts) -> str:
     if reason == RefusalReason.WAITS_IN_GROUP:
-        return "waits for an earlier member of its group"
+        return "waits for another member of its group"
     if reason == RefusalReason.CANCEL_REQUESTED:
         return "has a cancel request"
     if reason == RefusalReason.RESOLVED:

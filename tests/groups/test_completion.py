@@ -188,7 +188,7 @@ def test_the_policy_on_failure_can_be_replaced() -> None:
 def test_a_held_place_waits_for_the_person_who_holds_it() -> None:
     jobs = _sequence(places=2)
     Job.objects.filter(pk=jobs[1].pk).update(hold=True)
-    with pytest.raises(WrongState, match="another place") as refusal:
+    with pytest.raises(WrongState, match="another member") as refusal:
         job_services.release(jobs[1].pk)
     assert refusal.value.status == Status.PENDING
     executor.complete(executor.claim(jobs[0]))
@@ -260,7 +260,7 @@ def test_a_held_place_cannot_be_released_beside_a_later_one_that_is_at_work() ->
     group = JobGroupFactory.create(sequential=True, on_failure="continue")
     held = JobFactory.create(group=group, group_index=0, pending=True, hold=True)
     JobFactory.create(group=group, group_index=1, running=True)
-    with pytest.raises(WrongState, match="another place"):
+    with pytest.raises(WrongState, match="another member"):
         job_services.release(held.pk)
 
 

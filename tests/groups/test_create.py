@@ -92,7 +92,7 @@ def test_a_group_that_makes_no_sense_is_refused_by_field_and_changes_nothing(cas
 
 def test_too_many_members_are_refused() -> None:
     with pytest.raises(InvalidInput, match="more than 2"):
-        groups.create([ITEM] * 3, most=2)
+        groups.create([ITEM] * 3, limit=2)
 
 
 def test_an_unknown_type_is_named() -> None:
