@@ -52,13 +52,13 @@ def _is_secret(key: Any, secret: frozenset[str]) -> bool:
 
 def _restore(edited: Any, original: Any, secret: frozenset[str], path: tuple[str | int, ...]) -> Any:
     if isinstance(edited, dict):
-        known = original if isinstance(original, dict) else {}
+        originals = original if isinstance(original, dict) else {}
         restored: dict[str, Any] = {}
         for key, item in edited.items():
             if not (_is_secret(key, secret) and item == MASK):
-                restored[key] = _restore(item, known.get(key), secret, (*path, key))
-            elif key in known:
-                restored[key] = known[key]
+                restored[key] = _restore(item, originals.get(key), secret, (*path, key))
+            elif key in originals:
+                restored[key] = originals[key]
             else:
                 raise InvalidInput((*path, key), _("is hidden here: write its value in again"), "hidden")
         return restored

@@ -56,12 +56,12 @@ class HandlerOptions:
     timezone: str | None = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> HandlerOptions:
+    def parse(cls, options: Mapping[str, Any]) -> HandlerOptions:
         """Validate the options of `@job(...)`."""
-        unknown = given.keys() - _OPTION_VALIDATORS.keys()
+        unknown = options.keys() - _OPTION_VALIDATORS.keys()
         if unknown:
             raise TypeError(f"@job has no option {', '.join(map(repr, sorted(unknown)))}")
-        clean = {name: _OPTION_VALIDATORS[name](value, name) for name, value in given.items() if value is not None}
+        clean = {name: _OPTION_VALIDATORS[name](value, name) for name, value in options.items() if value is not None}
         if "timezone" in clean and "cron" not in clean:
             raise TypeError("@job: the option timezone requires the option cron")
         return cls(**clean)

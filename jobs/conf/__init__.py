@@ -196,27 +196,27 @@ def read_settings(raw: Any) -> tuple[Conf, list[SettingsProblem]]:
     """Return the settings and the errors in them; a wrong value is replaced by its default. Never raises."""
     if not isinstance(raw, Mapping):
         return Conf(), [SettingsProblem(ProblemKind.INVALID, NAME, f"{NAME} {rules.build_rejection('a dict', raw)}.")]
-    given, problems = _read_fields(Conf, raw, "")
-    values = {**PRESETS.get(given.get("PRESET") or "", {}), **given}
+    own_values, problems = _read_fields(Conf, raw, "")
+    values = {**PRESETS.get(own_values.get("PRESET") or "", {}), **own_values}
     values.setdefault("RECOVERY_SEC", values.get("HEARTBEAT_SEC", Conf.HEARTBEAT_SEC))
     conf = Conf(**values)
     return conf, [*problems, *_find_contradictions(conf, {problem.key for problem in problems})]
 
 
 def _read_fields(record: type, raw: Mapping[Any, Any], prefix: str) -> tuple[dict[str, Any], list[SettingsProblem]]:
-    known: dict[str, Rule] = {setting.name: setting.metadata["rule"] for setting in fields(record)}
+    rules_by_name: dict[str, Rule] = {setting.name: setting.metadata["rule"] for setting in fields(record)}
     values: dict[str, Any] = {}
     problems: list[SettingsProblem] = []
     for key, value in raw.items():
-        if key not in known:
+        if key not in rules_by_name:
             key_text = key if isinstance(key, str) else rules.describe_value(key)
-            names_by_upper = {name.upper(): name for name in known}
+            names_by_upper = {name.upper(): name for name in rules_by_name}
             matches = difflib.get_close_matches(key_text[:60].upper(), names_by_upper, 1)
             hint = f"Did you mean {prefix}{names_by_upper[matches[0]]}?" if matches else ""
             message = f"{NAME} has no key {rules.describe_value(prefix + key_text)}."
             problems.append(SettingsProblem(ProblemKind.UNKNOWN, f"{prefix}{key_text}", message, hint))
             continue
-        rule = known[key]
+        rule = rules_by_name[key]
         try:
             values[key] = None if value is None and rule.optional else rule.accept(value)
         except NotAccepted as error:

@@ -19,7 +19,7 @@ from jobs import ids
 from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
 from jobs.engine.job_spec import JSON_COLUMNS, dump_json
-from jobs.engine.job_spec import JobSpec as JobSpec  # what builders return, and other apps submit
+from jobs.engine.job_spec import JobSpec as JobSpec  # returned by builders, used by other apps
 from jobs.errors import InvalidInput
 from jobs.models import JobTemplate
 from jobs.registry import Handler, registry
@@ -90,14 +90,14 @@ class SpecBuilder:
         handler: Handler[..., Any] | None = None,
         **placement: Any,
     ) -> None:
-        self._given = validate_fields(fields)
+        self._fields = validate_fields(fields)
         preset = _get_preset(template) if template is not None else {}
         self._preset_params: dict[str, Any] = template.params if template is not None else {}
         self._handler = handler or registry.get(
             validation.parse_identifier(template.job_type if template else job_type, "job_type")
         )
         self._origin = template.pk if template else self._handler.name
-        merged = {**preset, **self._given}
+        merged = {**preset, **self._fields}
         deadline, start = merged.get("deadline_at"), merged.get("not_before")
         if deadline is not None and start is not None and deadline <= start:
             raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
@@ -108,14 +108,14 @@ class SpecBuilder:
         )
 
     def build(self, params: Any, key: Any = None, job_id: UUID | None = None) -> JobSpec:
-        given = validation.parse_json_object({} if params is None else params, "params")
-        merged = {**self._preset_params, **given} if self._preset_params else given
+        own_params = validation.parse_json_object({} if params is None else params, "params")
+        merged = {**self._preset_params, **own_params} if self._preset_params else own_params
         spec = self._spec.copy()
         spec.params = dump_json(merged)
         self._handler.signature.validate(merged, spec.params)
         if key is not None:
             spec.idempotency_key = validation.parse_idempotency_key(key)
-            spec.idempotency_hash = hash_submission(self._origin, given, self._given)
+            spec.idempotency_hash = hash_submission(self._origin, own_params, self._fields)
         spec.id = ids.uuid7() if job_id is None else job_id
         return spec
 

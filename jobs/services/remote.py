@@ -20,7 +20,7 @@ from jobs.engine.maintenance import runner
 from jobs.engine.remote import leases, offers, starts
 from jobs.engine.remote.leases import HeartbeatReport, LogLine, RemoteOutcome
 from jobs.engine.remote.starts import RemoteSlot
-from jobs.engine.remote.starts import RemoteStart as RemoteStart  # what `find_starts` returns
+from jobs.engine.remote.starts import RemoteStart as RemoteStart  # returned by `find_starts`
 from jobs.engine.slots import admission_leases
 from jobs.engine.slots.admission_leases import GrantedLease
 from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState

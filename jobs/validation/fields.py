@@ -146,10 +146,10 @@ def decode_json(data: bytes | str, field: Field = "body") -> Any:
 
 def parse_priority(value: Any, field: Field = "priority") -> int:
     if isinstance(value, str):
-        known = PRIORITIES.get(value.upper())
-        if known is None:
+        number = PRIORITIES.get(value.upper())
+        if number is None:
             raise InvalidInput(field, _("must be 0 to 100, LOW, NORMAL, HIGH or URGENT"), "priority")
-        return known
+        return number
     return parse_integer(value, field, 0, 100)
 
 
@@ -199,8 +199,8 @@ def parse_constraints(value: Any, field: Field = "constraints") -> dict[str, boo
     path = _as_path(field)
     for name in value:
         if name not in CONSTRAINTS:
-            known = ", ".join(CONSTRAINTS)
-            raise InvalidInput([*path, _describe_step(name)], _("is not one of %s") % known, "extra_forbidden")
+            names = ", ".join(CONSTRAINTS)
+            raise InvalidInput([*path, _describe_step(name)], _("is not one of %s") % names, "extra_forbidden")
     return {str(name): parse_boolean(item, [*path, name]) for name, item in value.items()}
 
 

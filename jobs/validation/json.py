@@ -136,7 +136,7 @@ def to_utc(value: datetime) -> datetime:
     except (OverflowError, ValueError):
         raise _build_year_error() from None
     if moment is None:
-        raise ValueRejected(_("must say its offset from UTC, such as Z or +02:00"), "timezone_aware")
+        raise ValueRejected(_("must have an offset from UTC, such as Z or +02:00"), "timezone_aware")
     if not EARLIEST <= moment <= LATEST:
         raise _build_year_error()
     return moment

@@ -128,8 +128,7 @@ def test_what_is_allowed_in_a_situation(known: dict[str, Any], allowed: list[str
             "release",
             {"status": Status.PENDING, "waits_in_group": True},
             RefusalReason.WAITS_IN_GROUP,
-            f"Job {JOB} waits for another member of its group and cannot be released; "
-            "allowed: cancel, move, update.",
+            f"Job {JOB} waits for another member of its group and cannot be released; allowed: cancel, move, update.",
         ),
         (
             "retry",
