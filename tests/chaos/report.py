@@ -1,4 +1,4 @@
-"""What a suite found: what it measured, and every promise that it saw broken."""
+"""The report of a suite: its measurements, and every broken promise."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PATIENCE_SEC = 100
 
 @dataclass(frozen=True)
 class SyncPoints:
-    """Where the processes of a crowd wait for each other."""
+    """Points at which the processes of a scenario wait for each other."""
 
     start: Any  # a barrier for all
     first_done: Any  # an event: the first process has done its part
@@ -34,7 +34,7 @@ class SyncPoints:
 
 
 def run_parallel(environment: dict[str, str], scenario: str, **plan: Any) -> dict[str, Any]:
-    """Run a crowd on the database that `environment` names: what was staged, and what each process answered."""
+    """Run a scenario in parallel processes on the database of `environment`; return the setup and all answers."""
     command = [sys.executable, "-m", "tests.races.parallel", f"tests.races.{scenario}", json.dumps(plan)]
     crowd = subprocess.Popen(
         command, env=environment, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -45,7 +45,7 @@ def run_parallel(environment: dict[str, str], scenario: str, **plan: Any) -> dic
         os.killpg(crowd.pid, signal.SIGKILL)
         crowd.communicate()
         raise
-    assert crowd.returncode == 0, f"the crowd ended with {crowd.returncode}"
+    assert crowd.returncode == 0, f"the processes ended with {crowd.returncode}"
     found: dict[str, Any] = json.loads(answer)
     return found
 

@@ -1,4 +1,4 @@
-"""Job types for tests that submit through the front door."""
+"""Job types `tests.*`, registered only where a test imports this module."""
 
 from __future__ import annotations
 

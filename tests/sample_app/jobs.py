@@ -1,4 +1,4 @@
-"""Handlers of every temper: quick, slow, sync, async, failing, deaf, greedy. Each notes its start and end."""
+"""Job types `sample.*`: quick, slow, sync, async, failing, unstoppable, blocking. Each records its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ledger outside the database: one line an event, appended in one write, with a clock that all processes share."""
+"""Record calls of handlers in a file outside of the database, with a clock that all processes share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VARIABLE = "RUNS_LOG"
 
 
 def record(event: str, **facts: Any) -> None:
-    """Append a line; without a ledger in the environment nothing is noted."""
+    """Append a line to the ledger that the environment names, if any."""
     path = os.environ.get(VARIABLE)
     if not path:
         return
@@ -27,7 +27,7 @@ def record(event: str, **facts: Any) -> None:
 
 @contextmanager
 def record_call(ctx: Any, job_type: str, **facts: Any) -> Iterator[None]:
-    """A start and an end; an end is missing only if the process was killed."""
+    """Record start and end of a call; the end is missing only if the process was killed."""
     fields = {"job": str(ctx.job_id), "type": job_type, "fence": ctx.fence, "attempt": ctx.attempt, **facts}
     record("start", **fields)
     try:

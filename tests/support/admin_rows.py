@@ -8,7 +8,7 @@ from tests import factories
 
 
 def create_all_rows() -> list[Model]:
-    """Each once; jobs in each state of their life."""
+    """Create one row of each model, and a job in each status."""
     job = factories.JobFactory.create(failed=True, in_lane=True, in_group=True)
     schedule = factories.ScheduleFactory.create()
     endpoint = factories.WebhookEndpointFactory.create()

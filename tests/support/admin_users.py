@@ -9,7 +9,7 @@ APP_LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webho
 
 
 def create_reader(name: str, *also: str) -> User:
-    """May view all that is ours, and whatever `also` names."""
+    """Create a user who may view all models of ours and has the permissions of `also`."""
     user = User.objects.create_user(name, is_staff=True)
     ours = Permission.objects.filter(content_type__app_label__in=APP_LABELS)
     named = ours.filter(codename__startswith="view_").exclude(codename="view_payload")

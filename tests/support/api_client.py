@@ -1,4 +1,4 @@
-"""A caller of the API with a token of its own."""
+"""A client of the API with a token of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.services import tokens
 
 
 class ApiClient:
-    """`tenant` None is a token of all tenants. Paths are relative to /api."""
+    """Paths are relative to /api. `tenant` None makes a token for all tenants."""
 
     def __init__(self, *scopes: str, tenant: str | None = "default") -> None:
         _, written = tokens.create("tests", tenant=tenant, scopes=scopes or ("admin",))
@@ -22,7 +22,7 @@ class ApiClient:
         return self.client.get(f"/api{path}", headers={**self.headers, **headers})
 
     def get_page(self, path: str) -> HttpResponse:
-        """Outside of /api."""
+        """Get a path outside of /api."""
         return self.client.get(path, headers=self.headers)
 
     def send(self, method: str, path: str, body: Any = None, **headers: str) -> Any:
@@ -42,7 +42,7 @@ class ApiClient:
         return self.send("delete", path)
 
     def list_all(self, path: str, limit: int) -> list[dict[str, Any]]:
-        """All items of a list, page by page."""
+        """Return all items of a list, read page by page."""
         found: list[dict[str, Any]] = []
         cursor = ""
         while True:
@@ -54,6 +54,6 @@ class ApiClient:
 
 
 def read_error_locations(response: Any) -> list[list[Any]]:
-    """Where a refusal says that the mistakes are."""
+    """Return the locations of the errors in a 422 response."""
     assert response.status_code == 422, response.content
     return [error["loc"] for error in response.json()["errors"]]

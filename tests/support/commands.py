@@ -1,4 +1,4 @@
-"""Our commands, called in this process or started as one, and what they said."""
+"""Run management commands, in this process or in a child process, and return exit code and output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CommandResult:
 
 
 def call(*words: object) -> CommandResult:
-    """In this process; a CommandError is what the terminal would see of it."""
+    """Run a command in this process; a CommandError becomes its exit code and error text."""
     out, err = StringIO(), StringIO()
     try:
         call_command(*map(str, words), stdout=out, stderr=err)
@@ -45,7 +45,7 @@ def start_process(env: dict[str, str], *words: object, **streams: Any) -> subpro
 
 
 def run_process(env: dict[str, str], *words: object) -> CommandResult:
-    """As a process of its own."""
+    """Run a command in a child process and wait for its end."""
     process = start_process(env, *words)
     try:
         out, err = process.communicate(timeout=PATIENCE_SEC)

@@ -1,4 +1,4 @@
-"""An executor by hand: takes jobs and says how they ended, for tests of what the engine makes of it."""
+"""Claim jobs and report their results by hand, without a worker process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORKER = make_worker_actor(NAME)
 
 
 def claim_next() -> Job | None:
-    """Claim the job that is next in order, as a worker does, after the lanes have been looked at."""
+    """Promote what can be promoted, then claim the next job in order, as a worker does."""
     while promoter.promote():
         pass
     claimer = Claimer(NAME, ServedJobs(types=tuple(registry.local_names())), process_key=f"{NAME}@{uuid4()}")
@@ -30,10 +30,10 @@ def claim_next() -> Job | None:
 
 
 def claim(job: Job) -> Job:
-    """Claim; it must be this job's turn."""
+    """Claim this job, which must be the next in order."""
     taken = claim_next()
     assert taken is not None
-    assert taken.pk == job.pk, f"it was the turn of {taken}"
+    assert taken.pk == job.pk, f"the next job is {taken}"
     return taken
 
 
@@ -44,14 +44,14 @@ def offer(job_id: UUID, *, actor: Actor = WORKER, reserve_sec: float = 30) -> Jo
 
 
 def finish(job: Job, outcome: Completed | Skipped | Failed, **fields: Any) -> FinishStatus:
-    """Say how `job` ended, under the lease it had when it was read."""
+    """Report the result of `job` under the lease that it had when it was read."""
     assert job.lease_token is not None
     end = JobResult(job.pk, job.lease_token, outcome, job.group_id)
     return ending.finish([end], actor=fields.get("actor", WORKER))[job.pk]
 
 
 def fail(job: Job, *, retry_in: float | None = None) -> Job:
-    """Fail, with or without an automatic retry; returns the job as it is now."""
+    """Report a failure, with or without an automatic retry; return the job as it is now."""
     assert finish(job, Failed(error="boom", reason="boom", retry_in=retry_in)) == FinishStatus.DONE
     job.refresh_from_db()
     return job

@@ -1,4 +1,4 @@
-"""Plain HTTP to a server of its own, without a second try."""
+"""Plain HTTP to a server process, without retries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Response = tuple[int, bytes]
 
 
 class HttpClient:
-    """Plain HTTP, without a second try: None where no answer came."""
+    """Sends requests without retries; the result is None if no response came."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url, self.headers = f"{url}/system/scheduler", {"Authorization": f"Bearer {token}"}

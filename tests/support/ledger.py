@@ -1,4 +1,4 @@
-"""What handlers noted outside the database, and what can be judged from that alone."""
+"""Read the calls that handlers recorded in a file outside of the database, and check their order and overlap."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Ledger:
 
 
 def count_most_at_once(stretches: Iterable[HandlerCall]) -> int:
-    """The largest number of handlers that ran at one moment."""
+    """Return the largest number of handlers that ran at the same time."""
     steps = sorted(step for call in stretches for step in ((call.start, 1), (call.end, -1)))
     running = peak = 0
     for _, step in steps:
@@ -58,7 +58,7 @@ def count_most_at_once(stretches: Iterable[HandlerCall]) -> int:
 
 
 def find_overlaps(stretches: Iterable[HandlerCall], key: Callable[[HandlerCall], Hashable]) -> Iterator[str]:
-    """Calls that ran side by side although they share a key."""
+    """Yield a line for each pair of calls with the same key that ran at the same time."""
     for name, several in group_calls(stretches, key).items():
         for one, two in pairwise(several):
             if two.start < one.end:
@@ -75,7 +75,7 @@ def group_calls(
 
 
 def compute_utilization(stretches: list[HandlerCall], slots: int) -> float:
-    """Which part of the slots was at work, from the first start until nine tenths had started."""
+    """Return the share of busy slots from the first start until nine tenths of the calls had started."""
     begin, end = stretches[0].start, stretches[len(stretches) * 9 // 10].start
     worked = sum(max(0.0, min(call.end, end) - call.start) for call in stretches)
     return worked / ((end - begin) * slots)

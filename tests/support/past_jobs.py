@@ -1,4 +1,4 @@
-"""Jobs with a past: born and ended when the test says so."""
+"""Create jobs that were submitted and ended at a given time in the past."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.factories import JobEventFactory, JobFactory, JobLogFactory
 
 
 def make_id(moment: datetime) -> UUID:
-    """An id as a job of that age has it."""
+    """Return an id as a job of that moment has it."""
     return UUID(int=min_id_at(moment).int | ids.uuid7().int & 0xFFFF_FFFF_FFFF_FFFF)
 
 
@@ -24,7 +24,7 @@ def create_old_job(*, age: timedelta, **fields: Any) -> Job:
 
 
 def create_ended_job(*, age: timedelta, ended: timedelta | None = None, **fields: Any) -> Job:
-    """With events and a log line; it ended when it began, unless `ended` says how long ago."""
+    """Create an ended job with events and a log line; `ended` is the time since its end, by default its age."""
     job = create_old_job(age=age, **{"completed": not {"failed", "cancelled"} & set(fields), **fields})
     began, end = clock.now() - age, clock.now() - (age if ended is None else ended)
     JobEventFactory.create(job=job, at=began)

@@ -1,4 +1,4 @@
-"""A remote worker by hand: one call of the API each, with what it answers."""
+"""A remote worker by hand: one method for each call of the API."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INDEXING: dict[str, Any] = {"addon_id": ADDON, "job_type": "indexing", "payload"
 
 
 class RemoteClient:
-    """`worker` is its name; two with the same API token are two `Remote`s over one `Api`."""
+    """`worker` is its name; two workers with one API token are two clients over one `ApiClient`."""
 
     def __init__(self, api: ApiClient | None = None, worker: str = "indexer-1", addon: str = ADDON) -> None:
         self.api = api or ApiClient("work", "submit", "read", "operate")
@@ -44,7 +44,7 @@ class RemoteClient:
         return document
 
     def start_new_job(self, slot: int = 0, **fields: Any) -> dict[str, Any]:
-        """A job of its own: submitted, offered and started."""
+        """Submit a job, poll for it and start it; return its lease."""
         job_id = self.submit(**fields)
         assert job_id in self.poll_ids(500)
         return self.start(job_id, slot)
@@ -61,5 +61,5 @@ class RemoteClient:
 
 
 def get_job(of: Any) -> Job:
-    """By its id, or by a lease on it."""
+    """Return a job by its id or by a lease on it."""
     return Job.objects.get(pk=of["job_id"] if isinstance(of, dict) else of)

@@ -1,4 +1,4 @@
-"""Real web servers and the example workers, on a test's database; whatever is left of them at the end is killed."""
+"""Web server processes and the example workers on the database of a test; all are killed at the end."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ChildProcess:
             self.process.send_signal(number)
 
     def kill(self) -> None:
-        """With all that it started: they share its session."""
+        """Kill the process group, which includes all that the process started."""
         if self.process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait(START_SEC)
@@ -86,7 +86,7 @@ class RemoteWorkers:
             program.kill()
 
     def start_server(self, *, settings: dict[str, Any] = FAST_SETTINGS, sabotage: str = "") -> str:
-        """A web server and nothing else; the address of its API."""
+        """Start a web server without a worker; return the URL of its API."""
         env = {**self.fleet.env, **to_environ(settings), "SABOTAGE": sabotage}
         with socket.create_server(("127.0.0.1", 0)) as listening:
             port, descriptor = listening.getsockname()[1], listening.fileno()

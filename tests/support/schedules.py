@@ -1,4 +1,4 @@
-"""Schedules by hand for the tests: made by the front door, then set to any moment."""
+"""Create schedules by the services and set their next fire to any moment."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _numbers = count()
 
 
 def create_schedule(**values: Any) -> Schedule:
-    """Every minute, unless another rule is said."""
+    """Create a schedule, every minute unless `values` has another rule."""
     what = {} if {"job_type", "template"} & set(values) else {"job_type": TYPE}
     rule = {} if {"cron", "every_sec", "run_at"} & set(values) else {"cron": "* * * * *"}
     return services.create({"name": f"made {next(_numbers)}", **what, **rule, **values})
 
 
 def make_due(row: Schedule, moment: datetime, **columns: Any) -> Schedule:
-    """As if it had waited for this due time."""
+    """Set the next fire of a schedule to `moment`."""
     Schedule.objects.filter(pk=row.pk).update(next_fire_at=moment, **columns)
     row.refresh_from_db()
     return row
@@ -35,7 +35,7 @@ def create_due_schedule(at: datetime = NOON, **values: Any) -> Schedule:
 
 
 def list_fire_times(row: Schedule) -> list[datetime]:
-    """The due times it has fired, in their order."""
+    """Return the due times of the fires of a schedule, in their order."""
     return list(ScheduleFire.objects.filter(schedule=row).order_by("fire_time").values_list("fire_time", flat=True))
 
 

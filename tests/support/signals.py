@@ -1,4 +1,4 @@
-"""Receive signals in a test, also in one that never commits."""
+"""Record signals in a test, also in one that never commits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.dispatch import Signal
 
 
 class SignalRecorder:
-    """Collects what signals carry. Reading runs what waits for the commit of the test's own transaction first."""
+    """Records the arguments of signals. A call first runs the commit hooks of the test's own transaction."""
 
     def __init__(self, *signals: Signal) -> None:
         self._signals, self._facts = signals, list[dict[str, Any]]()
@@ -32,7 +32,7 @@ class SignalRecorder:
 
 
 def run_commit_hooks() -> None:
-    """Do what waits for the commit, as if it had come."""
+    """Run the functions that wait for a commit."""
     waiting, connection.run_on_commit = connection.run_on_commit, []
     for _savepoints, run, _robust in waiting:
         run()

@@ -1,4 +1,4 @@
-"""The product's own web process, on a port of its own, and direct calls to it from threads."""
+"""A web process of the product on a free port, and direct calls to it from threads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALL_SEC = 120
 
 
 class WebProcess:
-    """Ends with its block, killed if it must be."""
+    """A web process that is killed at the end of its `with` block."""
 
     def __init__(self, fleet: Fleet, settings: dict[str, Any] | None = None) -> None:
         _, self._token = tokens.create("direct tests", tenant="default", scopes=("submit",))
@@ -48,7 +48,7 @@ class WebProcess:
         self.kill()
 
     def kill(self) -> None:
-        """As kill -9 does: no last words."""
+        """Send SIGKILL and wait for the end."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
         self.process.wait(START_SEC)
@@ -64,7 +64,7 @@ class WebProcess:
 
 
 class DirectCall(threading.Thread):
-    """One request; `answer` is its document, or what went wrong."""
+    """One request in a thread; `response` is its document, or the error."""
 
     def __init__(self, url: str, token: str, params: dict[str, Any]) -> None:
         super().__init__(daemon=True)

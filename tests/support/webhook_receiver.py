@@ -41,7 +41,7 @@ class ReceivedRequest:
         return str(self.document["type"])
 
     def verify(self, secret: str) -> Any:
-        """Raises unless one of the signatures is by this secret."""
+        """Verify the signature; raise if none of the signatures is made with this secret."""
         return Webhook(secret).verify(self.body, self.headers)
 
 
@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def run_receiver(behaviour: Behaviour | None = None, *, certificate: Path | None = None) -> Iterator[Receiver]:
-    """With a certificate, over TLS."""
+    """Run a receiver in a thread; with a certificate, over TLS."""
     made = Receiver(behaviour or respond(200))
     handler = type("Bound", (Handler,), {"receiver": made})
     with _Server(("127.0.0.1", 0), handler) as server:
@@ -147,7 +147,7 @@ def respond(code: int, body: bytes = b"", **headers: str) -> Behaviour:
 
 
 def respond_in_turn(*behaviours: Behaviour) -> Behaviour:
-    """One after the other, then the last one for good."""
+    """Behave in the given order, then as the last one for all later requests."""
     remaining = list(behaviours)
 
     def answer(handler: Handler) -> None:
@@ -172,7 +172,7 @@ def drip_body(handler: Handler) -> None:
 
 
 def flood_body(handler: Handler) -> None:
-    """A gigabyte."""
+    """Send a gigabyte."""
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1073741824\r\n\r\n")
     for _ in range(1024):
         handler.wfile.write(MEGABYTE)
@@ -222,7 +222,7 @@ def send_binary_body(handler: Handler) -> None:
 
 
 def _drip(handler: Handler, text: bytes) -> None:
-    """A byte a second; a sender that waits for the end of it waits for hours."""
+    """Send a few bytes a second; a sender that waits for the end waits for hours."""
     for number in range(len(text)):
         handler.wfile.write(text[number : number + 1])
         handler.wfile.flush()

@@ -1,4 +1,4 @@
-"""Endpoints, jobs that end, and rounds of sending: what most tests of webhooks are made of."""
+"""Create endpoints, finish jobs and send deliveries in tests of webhooks."""
 
 from __future__ import annotations
 

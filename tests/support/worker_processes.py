@@ -82,7 +82,7 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def signal(self, number: int) -> None:
-        """Only ever to the process that we started and have not waited for yet."""
+        """Send a signal, but only to a process that was not waited for yet."""
         if self.process.poll() is None:
             self.process.send_signal(number)
 
@@ -92,7 +92,7 @@ class WorkerProcess:
         self.process.wait(START_SEC)
 
     def freeze(self) -> None:
-        """Stop it where it stands — but not inside a transaction, whose locks would stop everybody else as well."""
+        """Send SIGSTOP outside of a transaction, because its locks would stop all other processes, too."""
         for _ in range(100):
             self.signal(signal.SIGSTOP)
             wait_until(lambda: _process_state(self.pid) == "T", 5, "the process stops")
@@ -109,7 +109,7 @@ class WorkerProcess:
         self.signal(signal.SIGTERM)
 
     def wait_for_end(self, seconds: float = WAIT_SEC) -> int:
-        """Wait for its end; its exit code."""
+        """Wait for the end of the process; return its exit code."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -175,12 +175,12 @@ class Fleet:
 def wait_until(
     condition: Callable[[], object], seconds: float = WAIT_SEC, what: object = "", *, forgiving: bool = False
 ) -> None:
-    """Ask again and again. `what` is said, or asked, if it never comes true; a forgiving one outlives an outage."""
+    """Poll `condition` until it is true. `what` describes it on failure; `forgiving` ignores database errors."""
     deadline = time.monotonic() + seconds
     while not _holds(condition, forgiving):
         if time.monotonic() > deadline:
             description = what() if callable(what) else what
-            raise AssertionError(f"waited {seconds:g} s in vain: {description}")
+            raise AssertionError(f"not true after {seconds:g} s: {description}")
         time.sleep(POLL_SEC)
 
 
@@ -213,7 +213,7 @@ def wait_for_status(job_id: UUID, *wanted: Status, seconds: float = WAIT_SEC, fl
 
 
 def wait_until_all_ended(seconds: float, fleet: Fleet | None = None) -> None:
-    """No job is live any more."""
+    """Wait until all jobs have ended."""
     live = Job.objects.exclude(status__in=sorted(TERMINAL))
 
     def what() -> str:
@@ -228,7 +228,7 @@ def get_retry(job_id: UUID) -> Job:
 
 
 def list_attempts(job_id: UUID) -> list[Job]:
-    """The job and all that followed it."""
+    """Return the job and all its retries, oldest first."""
     found = [get_job(job_id)]
     while newer := Job.objects.filter(retry_of_id=found[-1].pk).first():
         found.append(newer)
@@ -246,7 +246,7 @@ def get_event(job_id: UUID, kind: str) -> JobEvent:
 
 
 def get_database_time() -> Any:
-    """By the clock that events are written with."""
+    """Return the time of the clock that events are written with."""
     if connection.vendor == "sqlite":
         return timezone.now()
     with connection.cursor() as cursor:
