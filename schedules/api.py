@@ -19,10 +19,10 @@ from jobs.api.serializers import read_job
 from schedules import history, services
 from schedules.models import Schedule, ScheduleFire
 from schedules.schemas import (
-    CronQuery,
+    Count,
+    CronQuestion,
     FirePage,
     Preview,
-    PreviewQuery,
     ScheduleEdits,
     ScheduleFilters,
     ScheduleIn,
@@ -66,7 +66,7 @@ def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, JsonBody()
 
 
 @router.get("/schedules/preview", **operation("schedules_preview_cron", Preview, summary="Preview a cron expression"))
-def schedules_preview_cron(request: ApiRequest, query: Annotated[CronQuery, StrictQuery()]) -> HttpResponse:
+def schedules_preview_cron(request: ApiRequest, query: Annotated[CronQuestion, StrictQuery()]) -> HttpResponse:
     """The next due times of an expression that need not be saved."""
     return _preview_response(history.preview_cron(query.cron, query.timezone, query.count))
 
@@ -139,9 +139,7 @@ def schedules_skip_next(request: ApiRequest, schedule_id: Id, body: ReasonBody) 
     "/schedules/{schedule_id}/preview",
     **operation("schedules_preview", Preview, problems=[404, 409], summary="Preview the next fires of a schedule"),
 )
-def schedules_preview(
-    request: ApiRequest, schedule_id: Id, query: Annotated[PreviewQuery, StrictQuery()]
-) -> HttpResponse:
+def schedules_preview(request: ApiRequest, schedule_id: Id, query: Annotated[Count, StrictQuery()]) -> HttpResponse:
     """Of a disabled schedule, those that it would have if it were enabled now."""
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
     return _preview_response(history.preview_schedule(schedule, query.count))

@@ -154,12 +154,12 @@ class ScheduleFilters(Paged):
     enabled: Annotated[str | None, *validated_by(one_of("true", "false"), enum_schema(["true", "false"]))] = None
 
 
-class PreviewQuery(QueryParams):
+class Count(QueryParams):  # a component of the OpenAPI document has this name
     count: Annotated[int, *validated_by(integer_between(history.MIN_COUNT, history.MAX_COUNT), COUNT)] = (
         history.DEFAULT_COUNT
     )
 
 
-class CronQuery(PreviewQuery):
+class CronQuestion(Count):
     cron: Annotated[str, *validated_by(validation.parse_cron, CRON)]
     timezone: Annotated[str, *validated_by(validation.parse_timezone, {**ZONE, "default": "UTC"})] = "UTC"
