@@ -42,7 +42,7 @@ logger = logging.getLogger("jobs.engine.worker")
 CAPTURED = (logging.getLogger(), logging.getLogger("jobs.run"))
 BATCH_WINDOW_SEC = 0.002  # how long the first result of a batch waits for others
 BACKLOG_SEC = 0.001  # how soon jobs that wait for a thread are looked after
-CHANGE_POLL_SEC = 0.02  # how often to ask SQLite whether another connection has committed
+CHANGE_POLL_SEC = 0.03  # how often to ask SQLite whether another connection has committed
 
 
 class Wakeup(Enum):
