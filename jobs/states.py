@@ -1,6 +1,6 @@
 """The states of a job, the transitions between them, and the actions of operators.
 
-Pure, no ORM. `docs/lifecycle.md` is generated from this file; only the engine makes these transitions. `find_refusal`
+Pure, no ORM. `docs/lifecycle.md` is generated from this file; only the engine makes these transitions. `refusal`
 decides whether an action may be applied to a job: the engine calls it under the job's lock; the API, the console and
 the commands call it to list allowed actions and for dry runs.
 """
@@ -226,7 +226,7 @@ class Refusal:
         return _CODES.get(self.reason, "wrong_state")
 
 
-def find_refusal(action: str, facts: JobFacts, fields: Iterable[str] = ()) -> Refusal | None:
+def refusal(action: str, facts: JobFacts, fields: Iterable[str] = ()) -> Refusal | None:
     """Return why `action` cannot be applied to a job; None if it can.
 
     `fields` are those that an `update` changes; the refusal names the first that cannot be changed. Without any, return
@@ -264,12 +264,12 @@ class DryRun:
         self._fields = tuple(fields)
         self._retried: set[UUID] = set()
 
-    def find_refusal(self, facts: JobFacts) -> Refusal | None:
+    def refusal(self, facts: JobFacts) -> Refusal | None:
         """Return why the action would be refused for the next job; None if it would be applied."""
         chain = facts.job_id if facts.superseded_by is None else facts.superseded_by.id
         if chain in self._retried:
             facts = replace(facts, superseded_by=LatestAttempt(chain, Status.QUEUED))
-        refusal = find_refusal(self._action, facts, self._fields)
+        refusal = refusal(self._action, facts, self._fields)
         if refusal is None and self._action in ("retry", "resume"):
             self._retried.add(chain)
         return refusal

@@ -71,7 +71,7 @@ def dry_run_action(action: JobAction, job_ids: Sequence[UUID]) -> DryRunReport:
             report.jobs += 1
             if len(report.sample) < SAMPLE_SIZE:
                 report.sample.append(job)
-            refusal = dry_run.find_refusal(facts[job.pk])
+            refusal = dry_run.refusal(facts[job.pk])
             if refusal is None:
                 report.applicable += 1
             else:

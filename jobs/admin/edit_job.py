@@ -24,7 +24,7 @@ from jobs.errors import JobSchedulerError
 from jobs.models import Job
 from jobs.redaction import redact, restore
 from jobs.services import jobs as job_services
-from jobs.states import find_refusal
+from jobs.states import refusal
 
 
 class TimeField(forms.DateTimeField):
@@ -81,7 +81,7 @@ def edit_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpRespo
     if job is None or not admin.has_view_permission(request, job):
         raise Http404
     facts = job_services.get_facts(job)
-    with_params = can_view_payload(request) and find_refusal("update", facts, ["params"]) is None
+    with_params = can_view_payload(request) and refusal("update", facts, ["params"]) is None
     form = EditForm(job, posted_data(request), with_params=with_params)
     if form.is_valid():
         try:
@@ -99,7 +99,7 @@ def edit_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpRespo
             else:
                 messages.info(request, _now("Nothing was changed."))
             return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
-    is_editable = find_refusal("update", facts) is None
+    is_editable = refusal("update", facts) is None
     problem = "" if is_editable else _("It is running or has ended: there is nothing left to edit.")
     context = {"form": form, "job": job, "back": link(admin.admin_site, Job, job.pk), "problem": problem}
     return render(admin, request, "jobs/console/edit.html", context, title=_now("Edit %s") % short_id(job.pk))

@@ -48,8 +48,8 @@ from jobs.states import (
     Status,
     StopMode,
     allowed_actions,
-    find_refusal,
     is_repeated_stop,
+    refusal,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def page_context(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, A
     now, payload, facts = timezone.now(), can_view_payload(request), job_services.get_facts(job)
     run: JobRun | None = getattr(job, "run", None)
     outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
-    can_edit = find_refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
+    can_edit = refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
     reasons = outlook.reasons if outlook else []
     allowed = allowed_actions(facts)
     available_actions = [

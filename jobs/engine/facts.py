@@ -1,4 +1,4 @@
-"""Gather the facts that decide whether an action can be applied to a job (`states.find_refusal`).
+"""Gather the facts that decide whether an action can be applied to a job (`states.refusal`).
 
 One job and many jobs take two queries at most: one for retry chains, one for groups. Under the locks that
 `transitions.lock_job` takes, the facts stay true until the commit.

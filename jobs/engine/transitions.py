@@ -30,8 +30,8 @@ from jobs.states import (
     StopMode,
     Transition,
     build_status_refusal,
-    find_refusal,
     find_transition,
+    refusal,
 )
 
 
@@ -56,9 +56,8 @@ def lock_job(job_id: UUID) -> Job:
 
 def require_allowed(job: Job, action: str, fields: Iterable[str] = ()) -> None:
     """Raise Conflict if an operator's action cannot be applied to this job, whose row is locked."""
-    refusal = find_refusal(action, gather_facts(job), fields)
-    if refusal is not None:
-        raise Conflict.from_refusal(refusal)
+    if (reason := refusal(action, gather_facts(job), fields)) is not None:
+        raise Conflict.from_refusal(reason)
 
 
 def require_transition(job: Job, verb: str, target: Status | None = None) -> Transition:

@@ -173,7 +173,7 @@ def apply_to_ids(action: str, job_ids: Iterable[str], *, dry_run: bool, reason: 
         with _skip_refused(result, job_id):
             if dry_run:
                 facts = job_services.get_facts(job_services.get(job_id))
-                _predict(result, facts, prediction.find_refusal(facts))
+                _predict(result, facts, prediction.refusal(facts))
             else:
                 _apply(result, fields.parse_id(job_id), reason, actor)
     return result
@@ -194,7 +194,7 @@ def apply_to_selection(action: str, selection: Selection, *, dry_run: bool, reas
             if facts.superseded_by is not None:
                 result.skip(facts.job_id, describe_later_attempt(facts.superseded_by.status))
             elif dry_run:
-                _predict(result, facts, prediction.find_refusal(facts))
+                _predict(result, facts, prediction.refusal(facts))
             else:
                 with _skip_refused(result, facts.job_id):
                     _apply(result, facts.job_id, reason, actor)

@@ -12,7 +12,7 @@ from jobs.engine import finish
 from jobs.errors import InvalidOperationError
 from jobs.models import Job
 from jobs.services import jobs as job_services
-from jobs.states import JobFacts, Status, find_refusal
+from jobs.states import JobFacts, Status, refusal
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
@@ -25,7 +25,7 @@ CHANGES: list[dict[str, Any]] = [{"params": {}}, {"job_type": "x"}, {"tenant": "
 @pytest.mark.parametrize("status", Status)
 def test_inv_001_unit_the_guard_asks_for_the_dispatch_and_not_for_the_state(status: Status) -> None:
     for field in ("params", "job_type", "tenant", "target"):
-        refused = find_refusal("update", JobFacts(uuid4(), status, is_dispatched=True), [field])
+        refused = refusal("update", JobFacts(uuid4(), status, is_dispatched=True), [field])
         assert refused is not None
         assert (refused.code, refused.field) == ("invalid_operation", field)
         assert refused.message == f"Cannot modify {field} after dispatch"

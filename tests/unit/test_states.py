@@ -1,4 +1,4 @@
-"""`states.find_refusal`: every action from every status, and with every fact that matters. No database."""
+"""`states.refusal`: every action from every status, and with every fact that matters. No database."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from jobs.states import (
     StopMode,
     allowed_actions,
     build_status_refusal,
-    find_refusal,
     is_repeated_stop,
+    refusal,
 )
 
 pytestmark = pytest.mark.once
@@ -72,7 +72,7 @@ def facts(status: Status, **known: Any) -> JobFacts:
 
 @pytest.mark.parametrize(("action", "status"), list(product(ACTIONS, Status)))
 def test_an_action_starts_from_its_statuses_and_says_what_else_is_allowed(action: str, status: Status) -> None:
-    refused = find_refusal(action, facts(status))
+    refused = refusal(action, facts(status))
     assert (refused is None) == (action in ALLOWED[status])
     if refused is not None:
         assert (refused.reason, refused.code) == (RefusalReason.STATUS, "wrong_state")
@@ -153,7 +153,7 @@ def test_what_is_allowed_in_a_situation(known: dict[str, Any], allowed: list[str
 def test_a_refusal_says_why_and_what_else(
     action: str, known: dict[str, Any], reason: RefusalReason, message: str
 ) -> None:
-    refused = find_refusal(action, JobFacts(JOB, **known))
+    refused = refusal(action, JobFacts(JOB, **known))
     assert refused is not None
     assert (refused.reason, refused.message) == (reason, message)
 
@@ -161,7 +161,7 @@ def test_a_refusal_says_why_and_what_else(
 @pytest.mark.parametrize(("status", "latest"), list(product(sorted(TERMINAL), Status)))
 @pytest.mark.parametrize("action", sorted(set(ACTIONS) - {"retry"}))
 def test_a_superseded_attempt_names_the_latest_one(action: str, status: Status, latest: Status) -> None:
-    refused = find_refusal(action, facts(status, superseded_by=LatestAttempt(LATEST, latest)))
+    refused = refusal(action, facts(status, superseded_by=LatestAttempt(LATEST, latest)))
     assert refused is not None
     assert (refused.code, refused.tail_id, refused.status) == ("superseded", LATEST, latest)
     assert refused.allowed == (("retry",) if latest in TERMINAL else ())
@@ -172,10 +172,10 @@ def test_a_superseded_attempt_names_the_latest_one(action: str, status: Status, 
 def test_a_retry_is_refused_while_the_latest_attempt_lives(latest: Status, is_named: bool) -> None:
     """Whichever attempt is named; a live job that is no retry has no chain to speak of."""
     superseded = facts(Status.FAILED, superseded_by=LatestAttempt(LATEST, latest))
-    refused = find_refusal("retry", JobFacts(LATEST, latest, is_retry=True) if is_named else superseded)
+    refused = refusal("retry", JobFacts(LATEST, latest, is_retry=True) if is_named else superseded)
     assert refused is not None
     assert (refused.code, refused.tail_id, refused.status) == ("live_tail", LATEST, latest)
-    alone = find_refusal("retry", facts(latest))
+    alone = refusal("retry", facts(latest))
     assert alone is not None
     assert (alone.code, alone.tail_id) == ("wrong_state", None)
 
@@ -187,7 +187,7 @@ def test_a_retry_is_refused_while_the_latest_attempt_lives(latest: Status, is_na
 def test_a_field_is_frozen_for_good_or_changes_while_the_job_waits(
     field: str, status: Status, is_dispatched: bool
 ) -> None:
-    refused = find_refusal("update", facts(status, is_dispatched=is_dispatched), ["tags", field])
+    refused = refusal("update", facts(status, is_dispatched=is_dispatched), ["tags", field])
     if field == "tags":
         assert refused is None
     elif is_dispatched and field in ("params", "job_type", "tenant", "target"):
@@ -203,7 +203,7 @@ def test_a_field_is_frozen_for_good_or_changes_while_the_job_waits(
 
 
 def test_of_several_fields_the_first_that_cannot_change_is_named() -> None:
-    refused = find_refusal("update", facts(Status.QUEUED, is_dispatched=True), ["priority", "target", "params"])
+    refused = refusal("update", facts(Status.QUEUED, is_dispatched=True), ["priority", "target", "params"])
     assert refused is not None
     assert refused.field == "target"
 
@@ -212,10 +212,10 @@ def test_of_several_fields_the_first_that_cannot_change_is_named() -> None:
 def test_in_any_situation_a_refusal_lists_exactly_what_is_accepted(status: Status) -> None:
     for known in product(*EVERY_FACT.values()):
         situation = facts(status, **dict(zip(EVERY_FACT, known, strict=True)))
-        accepted = [action for action in ACTIONS if find_refusal(action, situation) is None]
+        accepted = [action for action in ACTIONS if refusal(action, situation) is None]
         assert allowed_actions(situation) == accepted
         for action in set(ACTIONS) - set(accepted):
-            refused = find_refusal(action, situation)
+            refused = refusal(action, situation)
             assert refused is not None
             assert list(refused.allowed) == accepted
 
@@ -230,7 +230,7 @@ def test_a_repeated_stop_request_is_accepted_and_known_as_such() -> None:
     asked = {mode: facts(Status.RUNNING, stop_mode=mode) for mode in StopMode}
     assert [is_repeated_stop(action, asked[StopMode.CANCEL]) for action in ("cancel", "pause")] == [True, False]
     assert [is_repeated_stop(action, asked[StopMode.PAUSE]) for action in ("cancel", "pause")] == [False, True]
-    assert find_refusal("cancel", asked[StopMode.CANCEL]) is find_refusal("pause", asked[StopMode.PAUSE]) is None
+    assert refusal("cancel", asked[StopMode.CANCEL]) is refusal("pause", asked[StopMode.PAUSE]) is None
     assert not is_repeated_stop("cancel", facts(Status.RUNNING))
 
 
@@ -243,14 +243,14 @@ def test_a_dry_run_retries_a_chain_once() -> None:
         JobFacts(uuid4(), Status.FAILED),
     ]
     dry_run = DryRun("retry")
-    refusals = [dry_run.find_refusal(item) for item in named]
+    refusals = [dry_run.refusal(item) for item in named]
     assert [None if item is None else item.reason for item in refusals] == [
         None,
         RefusalReason.LIVE_TAIL,
         RefusalReason.LIVE_TAIL,
         None,
     ]
-    assert [DryRun("cancel").find_refusal(item) is None for item in named] == [False] * 4
+    assert [DryRun("cancel").refusal(item) is None for item in named] == [False] * 4
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_dry_run_retries_a_chain_once() -> None:
     ],
 )
 def test_each_refusal_has_its_error(action: str, known: dict[str, Any], kind: type[Conflict]) -> None:
-    refused = find_refusal(action, JobFacts(JOB, **known), ["params"])
+    refused = refusal(action, JobFacts(JOB, **known), ["params"])
     assert refused is not None
     error = Conflict.from_refusal(refused)
     assert (type(error), error.code, str(error)) == (kind, refused.code, refused.message)
