@@ -269,10 +269,10 @@ class DryRun:
         chain = facts.job_id if facts.superseded_by is None else facts.superseded_by.id
         if chain in self._retried:
             facts = replace(facts, superseded_by=LatestAttempt(chain, Status.QUEUED))
-        refusal = refusal(self._action, facts, self._fields)
-        if refusal is None and self._action in ("retry", "resume"):
+        reason = refusal(self._action, facts, self._fields)
+        if reason is None and self._action in ("retry", "resume"):
             self._retried.add(chain)
-        return refusal
+        return reason
 
 
 _SOURCES = {
