@@ -8,8 +8,6 @@ from uuid import UUID
 
 from django.utils.dateparse import parse_datetime
 
-Statement = tuple[str, Any]  # SQL and its parameters
-
 
 def to_uuid(stored: Any) -> Any:
     """Convert a UUID that a raw query returned: SQLite stores text."""

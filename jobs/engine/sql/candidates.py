@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from jobs import db
+from jobs.db import execute
 from jobs.engine.sql import to_uuid
-from jobs.engine.sql.prepared import execute
 from jobs.policies.concurrency import Flow
 
 WINDOW = 1000

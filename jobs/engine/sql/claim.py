@@ -17,9 +17,9 @@ from uuid import UUID, uuid4
 from django.utils import timezone
 
 from jobs import db
-from jobs.engine.sql import Statement, to_stored, to_uuid
+from jobs.db import NOW, Statement, execute, to_array
+from jobs.engine.sql import to_stored, to_uuid
 from jobs.engine.sql.columns import CLAIM_COLUMNS
-from jobs.engine.sql.prepared import NOW, execute, to_array
 from jobs.process_identity import read_beat_clock
 
 

@@ -23,9 +23,9 @@ from pydantic_core import to_json
 
 from jobs import db, notifications
 from jobs.actors import Actor
+from jobs.db import execute
 from jobs.engine.job_spec import COLUMNS, JobSpec, to_row
 from jobs.engine.sql.columns import INITIAL_VALUES, SUBMISSION_COLUMNS
-from jobs.engine.sql.prepared import execute
 from jobs.models import Gate
 
 CLOSED, TIME, LANE, READY = (gate.value for gate in (Gate.CLOSED, Gate.TIME, Gate.LANE, Gate.READY))

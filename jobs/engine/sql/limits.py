@@ -10,8 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from jobs import db
-from jobs.engine.sql import Statement
-from jobs.engine.sql.prepared import NOW, execute_together
+from jobs.db import NOW, Statement, execute_together
 
 _SQLITE_NOW = "strftime('%Y-%m-%d %H:%M:%f', 'now')"
 

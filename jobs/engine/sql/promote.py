@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from django.utils import timezone
 
 from jobs import db
+from jobs.db import NOW, execute
 from jobs.engine.sql import to_datetime, to_stored
-from jobs.engine.sql.prepared import NOW, execute
 
 # A target `t` is closed while it is paused, or while one of its jobs holds it without waiting to run.
 _CLOSED = """(t.paused OR EXISTS (
