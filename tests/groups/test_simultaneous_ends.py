@@ -1,4 +1,4 @@
-"""Members that end in the same instant: the group ends once, and says so once."""
+"""Members that end in the same instant: the group ends once, and is reported once."""
 
 from __future__ import annotations
 
