@@ -29,12 +29,12 @@ def site_database(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterato
     credentials = {key: connection.settings_dict[key] for key in ("ENGINE", "USER", "PASSWORD", "HOST", "PORT")}
     names = (name, f"{name}_queue")
     with django_db_blocker.unblock(), connection._nodb_cursor() as cursor:
-        for name in names:
-            cursor.execute(f"CREATE DATABASE {name}")
+        for database in names:
+            cursor.execute(f"CREATE DATABASE {database}")
     yield {**credentials, "NAME": name}
     with django_db_blocker.unblock(), connection._nodb_cursor() as cursor:
-        for name in names:
-            cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        for database in names:
+            cursor.execute(f"DROP DATABASE {database} WITH (FORCE)")
 
 
 @pytest.fixture
