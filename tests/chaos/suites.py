@@ -92,7 +92,7 @@ SUITES: dict[str, Suite] = {
         databases=POSTGRES,
         must_break=True,
         long={"jobs": 300, "sabotage": "skip_load_lock"},
-        small={"jobs": 60, "sabotage": "skip_load_lock"},
+        small={"jobs": 180, "sabotage": "skip_load_lock"},
     ),
     "schedulers": Suite("schedulers", long={"schedules": 100, "minutes": 300}, small={"schedules": 20, "minutes": 40}),
     "schedulers-unguarded": Suite(
