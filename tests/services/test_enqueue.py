@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import jobs
+from jobs import services
 from jobs.actors import Actor, ActorKind
 from jobs.errors import InvalidInput
 from jobs.models import Gate, Job, JobEvent, LaneMark
@@ -314,3 +315,11 @@ def test_pollers_are_told_once_for_each_insert() -> None:
     finally:
         events_committed.disconnect(receive)
     assert len(heard) == 1
+
+
+def test_job_actions_are_also_under_the_package() -> None:
+    job = services.enqueue(TYPE)
+    assert services.pause(job.pk, reason="later", actor=ADA).status == Status.PAUSED
+    assert services.resume(job.pk).status == Status.QUEUED
+    assert services.cancel(job.pk, reason="enough", actor=ADA).status == Status.CANCELLED
+    assert services.retry(job.pk).retry_of_id == job.pk
