@@ -20,7 +20,6 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import db
 from jobs.admin import screens
-from jobs.admin.actions import JOB_ACTIONS
 from jobs.admin.base import can_view_payload
 from jobs.admin.dashboard import ERROR_TAIL, parse_error
 from jobs.admin.formatting import (
@@ -37,6 +36,7 @@ from jobs.admin.formatting import (
     status_badge,
     truncate_text,
 )
+from jobs.admin.job_actions import JOB_ACTIONS
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
 from jobs.process_identity import ProcessIdentity, is_remote

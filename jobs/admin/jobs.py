@@ -19,7 +19,6 @@ from django.utils.translation import gettext_lazy as _
 from jobs import db, explain
 from jobs.admin import job_detail, screens
 from jobs.admin.base import can_view_payload, count_capped, fieldset
-from jobs.admin.bulk_actions import JobActionAdmin
 from jobs.admin.filters import (
     AttentionFilter,
     CreatedFilter,
@@ -48,6 +47,7 @@ from jobs.admin.formatting import (
     status_badge,
     truncate_text,
 )
+from jobs.admin.job_actions import JobActionAdmin
 from jobs.admin.screens import screen
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
 from jobs.models.job import STATUS_LABELS

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
-from jobs.admin.actions import JOB_ACTIONS
+from jobs.admin.job_actions import JOB_ACTIONS
 from jobs.models import Job
 from jobs.states import Status
 from tests.admin.test_actions import VERBS as TRIED

@@ -12,8 +12,7 @@ from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from jobs.admin.actions import CHANGE_PRIORITY, JOB_ACTIONS
-from jobs.admin.bulk_actions import dry_run_action
+from jobs.admin.job_actions import CHANGE_PRIORITY, JOB_ACTIONS, dry_run_action
 from jobs.engine import finish
 from jobs.engine.facts import gather_facts, gather_facts_by_id
 from jobs.errors import Conflict
