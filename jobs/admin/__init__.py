@@ -11,7 +11,7 @@ from django.contrib import admin
 from django.db.models import Model
 
 from jobs import models
-from jobs.admin import dashboard, edit_job, new_job, queue, reports  # noqa: F401  screens
+from jobs.admin import dashboard, job_forms, queue, reports  # noqa: F401  screens
 from jobs.admin.groups import JobGroupAdmin
 from jobs.admin.history import JobEventAdmin, JobLogAdmin, JobMinuteAdmin, JobRunAdmin
 from jobs.admin.job_templates import JobTemplateAdmin

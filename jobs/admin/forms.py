@@ -10,7 +10,6 @@ from django import forms
 from django.contrib.admin.helpers import ActionForm
 from django.contrib.admin.widgets import AdminTextareaWidget, AdminTextInputWidget
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
@@ -21,15 +20,9 @@ from jobs.registry import Handler
 from jobs.services.jobs import REASON_LENGTH
 from jobs.validation import fields
 
-FORM_METHODS = ("GET", "HEAD", "POST")  # of a screen with a form
 PARAM_PREFIX = "param-"  # a parameter may have the name of a field of the submission
 EXTRA_PARAMS = "more_params"
 MAX_LENGTH = 1_000_000
-
-
-def posted_data(request: HttpRequest) -> Any:
-    """Return the posted form; None for a GET, which leaves a form unbound."""
-    return request.POST if request.method == "POST" else None
 
 
 def validate_with(validator: Callable[..., Any], value: Any, *field: str) -> Any:

@@ -1,7 +1,8 @@
-"""Screens that submit a job: a new one of any job type, one from a template, a clone of another job."""
+"""Screens with the form of a job: submit a new one of any job type or from a template, clone one, edit one."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -9,23 +10,27 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.models import ADDITION
+from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs import actors
 from jobs.admin.base import can_view_payload, log_history
-from jobs.admin.formatting import change_url, link
-from jobs.admin.forms import FORM_METHODS, add_errors, build_param_fields, parse_params, posted_data, text_field
+from jobs.admin.formatting import change_url, link, short_id
+from jobs.admin.forms import JsonField, add_errors, build_param_fields, parse_params, reason_field, text_field
 from jobs.admin.screens import APP, render, screen
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
-from jobs.redaction import redact
+from jobs.redaction import redact, restore
 from jobs.registry import Handler, registry
 from jobs.services import jobs as job_services
 from jobs.services.jobs import REASON_LENGTH
+from jobs.states import refusal
 
+FORM_METHODS = ("GET", "HEAD", "POST")  # of a screen with a form
 PRIORITIES = [("", "---------"), *((name, name) for name in ("LOW", "NORMAL", "HIGH", "URGENT"))]
 CLONED_FIELDS = (
     *("tenant", "target", "resource", "cost_units", "constraints", "expected_duration_sec", "max_runtime_sec"),
@@ -75,7 +80,7 @@ def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
             handler = registry.get(job_type)
         except InvalidInput as error:
             problem = error.errors[0]["msg"]
-    form = None if handler is None else SubmissionForm(handler, posted_data(request))
+    form = None if handler is None else SubmissionForm(handler, _posted_data(request))
     if form is not None and (response := _submit(admin, request, form, job_type=form.handler.name)) is not None:
         return response
     context = {"form": form, **_describe_handler(handler), "problem": problem, "types": registry.names()}
@@ -105,12 +110,17 @@ def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> 
         context["problem"] = error.errors[0]["msg"]
         return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
     preset = redact(template.params) if can_view_payload(request) else dict.fromkeys(template.params, "")
-    form = SubmissionForm(handler, posted_data(request), preset=preset, unmasked=template.params)
+    form = SubmissionForm(handler, _posted_data(request), preset=preset, unmasked=template.params)
     del form.fields["tenant"]
     if (response := _submit(admin, request, form, template=template.name, tenant=template.tenant)) is not None:
         return response
     context |= {"form": form, **_describe_handler(handler)}
     return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
+
+
+def _posted_data(request: HttpRequest) -> Any:
+    """Return the posted form; None for a GET, which leaves a form unbound."""
+    return request.POST if request.method == "POST" else None
 
 
 def _describe_handler(handler: Handler[..., Any] | None) -> dict[str, str]:
@@ -159,3 +169,81 @@ def clone_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResp
     message = format_html("{} {}", _now("This job does the same work as"), link(site, Job, job.pk) or "")
     messages.success(request, message)
     return HttpResponseRedirect(change_url(site, Job, clone.pk))
+
+
+class TimeField(forms.DateTimeField):
+    """A time whose hour may be ambiguous when clocks go back: it is the first of the two.
+
+    Django's own field rejects such a time, even unchanged.
+    """
+
+    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": 1}, format="%Y-%m-%dT%H:%M:%S")
+
+    def to_python(self, value: Any) -> datetime | None:
+        try:
+            return super().to_python(value)
+        except ValidationError as error:
+            if error.code != "ambiguous_timezone":
+                raise
+            zone, local = timezone.get_current_timezone(), datetime.fromisoformat(value.strip())
+            first = local.replace(tzinfo=zone)
+            if first.astimezone(UTC).astimezone(zone).replace(tzinfo=None) != local:  # skipped when clocks go forward
+                raise
+            return first
+
+
+class EditForm(forms.Form):
+    """Carries its initial values in hidden fields, to tell the user's changes from those made to the job meanwhile."""
+
+    priority = forms.IntegerField(label=_("Priority"), min_value=0, max_value=100, show_hidden_initial=True)
+    not_before = TimeField(label=_("Not before"), required=False, show_hidden_initial=True)
+    deadline_at = TimeField(label=_("Deadline"), required=False, show_hidden_initial=True)
+    params = JsonField(label=_("Params"), required=False, show_hidden_initial=True)
+    reason = reason_field()
+
+    def __init__(self, job: Job, data: Any, *, with_params: bool) -> None:
+        times = {name: getattr(job, name) for name in ("not_before", "deadline_at")}
+        super().__init__(data, initial={"priority": job.base_priority, **times, "params": redact(job.params)})
+        self.job = job
+        if not with_params:
+            del self.fields["params"]
+
+    def collect_changes(self) -> dict[str, Any]:
+        """Return the changed fields; masked secrets in params are restored."""
+        changed = {name: self.cleaned_data[name] for name in self.changed_data if name != "reason"}
+        if "params" in changed:
+            changed["params"] = restore(changed["params"] or {}, self.job.params, "params")
+        return changed
+
+
+@screen(
+    "edit", _("Edit"), permission=f"{APP}.change_job", route="<uuid:job_id>/edit/", methods=FORM_METHODS, listed=False
+)
+def edit_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
+    """Show the form, or save its changes and redirect to the job's page."""
+    job = Job.objects.filter(pk=job_id).first()
+    if job is None or not admin.has_view_permission(request, job):
+        raise Http404
+    facts = job_services.get_facts(job)
+    with_params = can_view_payload(request) and refusal("update", facts, ["params"]) is None
+    form = EditForm(job, _posted_data(request), with_params=with_params)
+    if form.is_valid():
+        try:
+            changes = form.collect_changes()
+            job_services.update(
+                job.pk, changes, actor=actors.make_user_actor(request.user), reason=form.cleaned_data["reason"]
+            )
+        except JobSchedulerError as error:
+            add_errors(form, error)
+        else:
+            if changes:
+                log_history(request, [job], f"edit {', '.join(sorted(changes))}")
+                labels = ", ".join(str(form.fields[name].label) for name in changes)
+                messages.success(request, _now("Changed: %s") % labels)
+            else:
+                messages.info(request, _now("Nothing was changed."))
+            return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
+    is_editable = refusal("update", facts) is None
+    problem = "" if is_editable else _("It is running or has ended: there is nothing left to edit.")
+    context = {"form": form, "job": job, "back": link(admin.admin_site, Job, job.pk), "problem": problem}
+    return render(admin, request, "jobs/console/edit.html", context, title=_now("Edit %s") % short_id(job.pk))
