@@ -54,11 +54,9 @@ class SubmissionForm(forms.Form):
     hold = forms.BooleanField(label=_("Hold it until it is released"), required=False)
     reason = text_field(_("Reason"), length=REASON_LENGTH)
 
-    def __init__(
-        self, handler: Handler[..., Any], *args: Any, preset: Any = None, unmasked: Any = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, handler: Handler[..., Any], data: Any, preset: Any = None, unmasked: Any = None) -> None:
         """`preset` has the initial params, `unmasked` the same with the secrets that `preset` masks."""
-        super().__init__(*args, **kwargs)
+        super().__init__(data)
         self.handler, self.unmasked = handler, unmasked or {}
         self.fields = {**build_param_fields(handler, preset), **self.fields}
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from django import forms
 from django.contrib.admin.utils import unquote
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
-from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.base import ConsoleAdmin, can_view_payload
@@ -18,40 +15,14 @@ from jobs.admin.filters import JobTypeFilter
 from jobs.admin.formatting import column, isolate_text, json_block
 from jobs.admin.forms import JsonField
 from jobs.admin.screens import APP, screen_url
-from jobs.conf.rules import YEAR_SEC
-from jobs.errors import InvalidInput, InvalidParams
+from jobs.errors import InvalidInput
 from jobs.models import Job, JobTemplate
 from jobs.redaction import restore
 from jobs.registry import registry
-from jobs.services import job_spec
-from jobs.validation import fields as validation
+from jobs.services import templates
+from jobs.validation import fields
 
-
-def validate_retry_policy(value: Any, field: str) -> dict[str, Any]:
-    """Return the retry policy of a template. Raise InvalidInput for an unknown name or a bad value."""
-    policy = validation.parse_json_object(value, field)
-    for name, given in policy.items():
-        if name not in RETRY_VALIDATORS:
-            raise InvalidInput([field, name], _now("is not one of %s") % ", ".join(RETRY_VALIDATORS), "extra_forbidden")
-        RETRY_VALIDATORS[name](given, [field, name])
-    return policy
-
-
-RETRY_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "max_attempts": partial(validation.parse_integer, minimum=0, maximum=1000),
-    "base_sec": partial(validation.parse_number, minimum=0, maximum=YEAR_SEC),
-    "max_sec": partial(validation.parse_number, minimum=0, maximum=YEAR_SEC),
-    "jitter": partial(validation.parse_number, minimum=0, maximum=1),
-}
-TEMPLATE_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "name": validation.parse_identifier,
-    "params": validation.parse_json_object,
-    "retry_policy": validate_retry_policy,
-    **{
-        name: job_spec.VALIDATORS[name]
-        for name in ("tenant", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
-    },
-}
+VALIDATORS = {**templates.VALIDATORS, "tenant": fields.parse_tenant}
 
 
 class JobTemplateForm(forms.ModelForm):
@@ -77,30 +48,20 @@ class JobTemplateForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
-        for name, empty in (("params", {}), ("retry_policy", {}), ("tags", [])):
+        for name, make_empty in templates.EMPTY_VALUES.items():
             if name in cleaned and cleaned[name] is None:
-                cleaned[name] = empty
+                cleaned[name] = make_empty()
         for name in list(cleaned):
-            if name not in TEMPLATE_VALIDATORS or cleaned[name] in (None, ""):
+            if name not in VALIDATORS or cleaned[name] in (None, ""):
                 continue
             try:
                 value = restore(cleaned[name], self.instance.params, name) if name == "params" else cleaned[name]
-                cleaned[name] = TEMPLATE_VALIDATORS[name](value, name)
+                cleaned[name] = VALIDATORS[name](value, name)
                 if name == "params" and "job_type" in cleaned:
-                    _check_params(cleaned["job_type"], cleaned[name])
+                    templates.validate_params(cleaned["job_type"], cleaned[name])
             except InvalidInput as error:
                 self.add_error(name, str(error))
         return cleaned
-
-
-def _check_params(job_type: str, params: dict[str, Any]) -> None:
-    """Raise InvalidParams for wrong params; missing ones are allowed in a template."""
-    try:
-        registry.get(job_type).signature.validate(params)
-    except InvalidParams as error:
-        wrong = [problem for problem in error.errors if problem["type"] != "missing"]
-        if wrong:
-            raise InvalidParams.from_errors(wrong) from None
 
 
 class JobTemplateAdmin(ConsoleAdmin):

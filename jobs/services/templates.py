@@ -74,7 +74,7 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
         if values.get(name) is None:
             raise InvalidInput(name, _("is required"), "missing")
     template = JobTemplate(tenant=fields.parse_tenant(tenant), **_parse_values(values, {}))
-    _validate_params(template)
+    validate_params(template.job_type, template.params)
     _save(template)
     _log(template, "created", actor)
     return template
@@ -98,7 +98,7 @@ def update(
         template = _find(filter_by_tenant(tenant).select_for_update(no_key=True), template_id)
         for name, value in _parse_values(changes, template.params).items():
             setattr(template, name, value)
-        _validate_params(template)
+        validate_params(template.job_type, template.params)
         _save(template)
     _log(template, "changed", actor)
     return template
@@ -124,6 +124,16 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     _log(template, "deleted", actor)
 
 
+def validate_params(job_type: str, params: dict[str, Any]) -> None:
+    """Raise unless the job type exists and accepts these params; a submission may add missing ones."""
+    try:
+        registry.get(job_type).signature.validate(params)
+    except InvalidParams as error:
+        errors = [detail for detail in error.errors if detail["type"] != "missing"]
+        if errors:
+            raise InvalidParams.from_errors(errors) from None
+
+
 def _find(templates: QuerySet[JobTemplate], template_id: UUID | str) -> JobTemplate:
     template = templates.filter(pk=fields.parse_id(template_id)).first()
     if template is None:
@@ -144,16 +154,6 @@ def _parse_values(values: Mapping[str, Any], known_params: dict[str, Any]) -> di
             continue
         clean[name] = VALIDATORS[name](restore(value, known_params, name) if name == "params" else value, name)
     return clean
-
-
-def _validate_params(template: JobTemplate) -> None:
-    """Raise unless the job type exists and accepts these params; a submission may add missing ones."""
-    try:
-        registry.get(template.job_type).signature.validate(template.params)
-    except InvalidParams as error:
-        errors = [detail for detail in error.errors if detail["type"] != "missing"]
-        if errors:
-            raise InvalidParams.from_errors(errors) from None
 
 
 def _save(template: JobTemplate) -> None:
