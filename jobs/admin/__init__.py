@@ -16,12 +16,11 @@ from jobs.admin.groups import JobGroupAdmin
 from jobs.admin.history import JobEventAdmin, JobLogAdmin, JobMinuteAdmin, JobRunAdmin
 from jobs.admin.job_templates import JobTemplateAdmin
 from jobs.admin.jobs import JobAdmin
-from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin
+from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin, SystemSnapshotAdmin
 from jobs.admin.screens import add_screens_to_app_list
-from jobs.admin.system import PollerAdmin, SystemSnapshotAdmin
 from jobs.admin.targets import TargetAdmin
 from jobs.admin.tokens import ApiTokenAdmin
-from jobs.admin.workers import WorkerAdmin
+from jobs.admin.workers import PollerAdmin, WorkerAdmin
 from jobs.conf import get_raw_settings, read_settings
 
 

@@ -1,4 +1,4 @@
-"""Concurrency limits, which operators set and pause here, and slot leases."""
+"""Concurrency limits, which operators set and pause here, slot leases, and the load that admission measures."""
 
 from __future__ import annotations
 
@@ -195,3 +195,12 @@ class LeaseAdmin(ReadOnlyAdmin):
     shown_type = column(_("job type"), "job_type", isolate_text)
     shown_owner = column(_("owner"), "owner", isolate_text)
     shown_outcome = column(_("how it ended"), "outcome", text_block)
+
+
+class SystemSnapshotAdmin(ReadOnlyAdmin):
+    list_display = ("id", "state", "state_since", "load", "cpu", "memory", "taken_at")
+    fieldsets = (
+        (None, {"fields": ("id", "state", "state_since")}),
+        (_("Measured"), {"fields": ("load", "cpu", "memory", "taken_at", "holder", "held_until")}),
+        (_("Fair shares"), {"fields": ("share_clock",)}),
+    )

@@ -1,4 +1,4 @@
-"""Workers: their last heartbeat, the jobs they run, their slots and filters; and the actions Quiet, Wake and Stop."""
+"""Workers: heartbeats, the jobs they run, slots and filters; the actions Quiet, Wake and Stop; polling addons."""
 
 from __future__ import annotations
 
@@ -228,3 +228,11 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         if not getattr(worker, "is_mixed", False):
             return isolate_text(worker.version)
         return format_html("{} {}", isolate_text(worker.version), badge("warn", _now("mixed"), "!"))
+
+
+class PollerAdmin(ReadOnlyAdmin):
+    list_display = ("shown_addon", "tenant", "most", "polled_at")
+    name_field = "addon_id"
+    fieldsets = ((None, {"fields": ("id", "shown_addon", "tenant", "most", "polled_at")}),)
+
+    shown_addon = column(_("addon"), "addon_id", isolate_text)
