@@ -101,11 +101,7 @@ POSTGRESQL = (
     ),
     _postgresql_trigger("jobscheduler_chain", JOB, "UPDATE OF retry_of_id", _distinct("retry_of_id"), CHAIN),
     _postgresql_trigger(
-        "jobscheduler_inv_002",
-        RUN,
-        "UPDATE",
-        "OLD.finished_at IS NOT NULL AND NEW IS DISTINCT FROM OLD",
-        INV_002,
+        "jobscheduler_inv_002", RUN, "UPDATE", "OLD.finished_at IS NOT NULL AND NEW IS DISTINCT FROM OLD", INV_002
     ),
     _postgresql_trigger(
         "jobscheduler_inv_002_start", RUN, f"UPDATE OF {', '.join(RUN_FROZEN)}", _distinct(*RUN_FROZEN), INV_002

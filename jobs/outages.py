@@ -12,14 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from django.db import (
-    DatabaseError,
-    DataError,
-    IntegrityError,
-    InterfaceError,
-    OperationalError,
-    close_old_connections,
-)
+from django.db import DatabaseError, DataError, IntegrityError, InterfaceError, OperationalError, close_old_connections
 
 from jobs import db
 

@@ -128,20 +128,12 @@ def assert_enqueued(
 
 @overload
 def assert_enqueued(
-    job_type: JobType | None = None,
-    params: dict[str, Any] | None = None,
-    *,
-    count: int | None = None,
-    **fields: Any,
+    job_type: JobType | None = None, params: dict[str, Any] | None = None, *, count: int | None = None, **fields: Any
 ) -> Job: ...
 
 
 def assert_enqueued(
-    job_type: JobType | None = None,
-    params: dict[str, Any] | None = None,
-    *,
-    count: int | None = None,
-    **fields: Any,
+    job_type: JobType | None = None, params: dict[str, Any] | None = None, *, count: int | None = None, **fields: Any
 ) -> Job | None:
     """Assert that such a job was enqueued, or exactly `count` of them. Return the last one; None if there is none."""
     jobs = enqueued(job_type, params, **fields)

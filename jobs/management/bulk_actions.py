@@ -136,12 +136,7 @@ class ActionResult:
 
     def format_lines(self) -> list[str]:
         skipped = sum(map(len, self.skipped.values()))
-        counts = {
-            "verb": self.action,
-            "done": len(self.changed),
-            "asked": len(self.stop_requested),
-            "skipped": skipped,
-        }
+        counts = {"verb": self.action, "done": len(self.changed), "asked": len(self.stop_requested), "skipped": skipped}
         if self.dry_run:
             first = (
                 _("%(verb)s (dry run): %(done)d would change, %(asked)d stop requests, %(skipped)d skipped.") % counts

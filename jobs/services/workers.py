@@ -23,16 +23,7 @@ from jobs.models import Worker, WorkerState
 from jobs.process_identity import ProcessIdentity
 from jobs.validation import fields
 
-__all__ = [
-    "ServedJobs",
-    "WorkerOptions",
-    "find_running_duplicate",
-    "is_alive",
-    "quiet",
-    "run_worker",
-    "stop",
-    "wake",
-]
+__all__ = ["ServedJobs", "WorkerOptions", "find_running_duplicate", "is_alive", "quiet", "run_worker", "stop", "wake"]
 
 logger = logging.getLogger("jobs.services.workers")
 
