@@ -8,8 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -36,8 +35,19 @@ class CliCommand(BaseCommand):
     requires_system_checks = [checks.TAG]  # all checks would import the site's URLs and the API at every start
 
     def execute(self, *args: Any, **options: Any) -> Any:
-        with report_errors():
+        try:
             return super().execute(*args, **options)
+        except InvalidInput as error:
+            raise CommandError(escape_unprintable(str(error)), returncode=BAD_INPUT) from error
+        except JobSchedulerError as error:
+            raise CommandError(escape_unprintable(str(error)), returncode=REFUSED) from error
+        except DatabaseError as error:
+            raise CommandError(_("Database error: %s") % first_line(error), returncode=REFUSED) from error
+        except KeyboardInterrupt:
+            raise CommandError(_("Interrupted."), returncode=INTERRUPTED) from None
+        except BrokenPipeError:  # the reader of a pipe, such as head, has closed it
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(REFUSED) from None
 
     def add_subcommands(self, parser: CommandParser) -> Any:
         return parser.add_subparsers(dest="subcommand", required=True, metavar="subcommand")
@@ -76,24 +86,6 @@ def add_reason_option(parser: CommandParser) -> None:
     parser.add_argument("--reason", default="", help="The reason, recorded with the change.")
 
 
-@contextmanager
-def report_errors() -> Iterator[None]:
-    """Turn exceptions into a CommandError of one line, with an exit code."""
-    try:
-        yield
-    except InvalidInput as error:
-        raise CommandError(escape_unprintable(str(error)), returncode=BAD_INPUT) from error
-    except JobSchedulerError as error:
-        raise CommandError(escape_unprintable(str(error)), returncode=REFUSED) from error
-    except DatabaseError as error:
-        raise CommandError(_("Database error: %s") % first_line(error), returncode=REFUSED) from error
-    except KeyboardInterrupt:
-        raise CommandError(_("Interrupted."), returncode=INTERRUPTED) from None
-    except BrokenPipeError:  # the reader of a pipe, such as head, has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(REFUSED) from None
-
-
 def current_actor() -> actors.Actor:
     """Return the operating system's user as the actor of a command."""
     try:
@@ -105,9 +97,8 @@ def current_actor() -> actors.Actor:
 def parse_duration(text: str, field: str) -> timedelta:
     """Parse a duration such as `90s`, `15m`, `1h30m`, `30d` or `2w`."""
     if not _DURATION.fullmatch(text):
-        raise InvalidInput(
-            field, _("must be a duration such as 90s, 15m, 1h30m or 30d, not %r") % escape_unprintable(text)[:50]
-        )
+        message = _("must be a duration such as 90s, 15m, 1h30m or 30d, not %r") % escape_unprintable(text)[:50]
+        raise InvalidInput(field, message)
     seconds = sum(float(number) * UNITS_SEC[unit] for number, unit in _PART.findall(text))
     if not 0 < seconds <= MAX_DAYS * UNITS_SEC["d"]:
         raise InvalidInput(field, _("must be more than 0 s and at most %d days") % MAX_DAYS)

@@ -23,7 +23,7 @@ from jobs.models.expressions import has_tag
 from jobs.models.job import JobQuerySet
 from jobs.refusal_text import describe_error, describe_later_attempt, describe_refusal
 from jobs.services import jobs as job_services
-from jobs.states import LIVE, TRANSITIONS, DryRun, JobFacts, Refusal, Status
+from jobs.states import LIVE, OPERATOR_VERBS, TRANSITIONS, DryRun, JobFacts, Refusal, Status
 from jobs.validation import fields
 
 CHUNK_SIZE = 500
@@ -31,14 +31,7 @@ SCAN_LIMIT = 100_000
 MAX_JOBS = 10_000_000
 MIN_ID = UUID(int=0)
 SHOWN_IDS_LIMIT = 5
-ACTIONS: dict[str, Callable[..., Job]] = {
-    "cancel": job_services.cancel,
-    "pause": job_services.pause,
-    "resume": job_services.resume,
-    "retry": job_services.retry,
-    "resolve": job_services.resolve,
-    "release": job_services.release,
-}
+ACTIONS: dict[str, Callable[..., Job]] = {verb: getattr(job_services, verb) for verb in OPERATOR_VERBS}
 # The states that a filter without --status selects; completed jobs are not meant to run again.
 DEFAULT_STATUSES = {"retry": frozenset({Status.FAILED}), "resume": frozenset({Status.PAUSED})}
 FILTER_OPTIONS = ("status", "type", "target", "tenant", "tag", "since", "resource")
@@ -137,13 +130,11 @@ class ActionResult:
     def format_lines(self) -> list[str]:
         skipped = sum(map(len, self.skipped.values()))
         counts = {"verb": self.action, "done": len(self.changed), "asked": len(self.stop_requested), "skipped": skipped}
+        summary = _("%(verb)s: %(done)d changed, %(asked)d stop requests, %(skipped)d skipped.")
         if self.dry_run:
-            first = (
-                _("%(verb)s (dry run): %(done)d would change, %(asked)d stop requests, %(skipped)d skipped.") % counts
-            )
-        else:
-            first = _("%(verb)s: %(done)d changed, %(asked)d stop requests, %(skipped)d skipped.") % counts
-        lines = [first, *(f"  {old} → {new}" for old, new in list(self.new_jobs.items())[:SHOWN_IDS_LIMIT])]
+            summary = _("%(verb)s (dry run): %(done)d would change, %(asked)d stop requests, %(skipped)d skipped.")
+        new_jobs = list(self.new_jobs.items())[:SHOWN_IDS_LIMIT]
+        lines = [summary % counts, *(f"  {old} → {new}" for old, new in new_jobs)]
         for reason, job_ids in self.skipped.items():
             suffix = f" ({', '.join(job_ids)})" if len(job_ids) <= SHOWN_IDS_LIMIT else ""
             count = ngettext("%d job skipped", "%d jobs skipped", len(job_ids)) % len(job_ids)

@@ -173,12 +173,8 @@ def _check_clock() -> Findings:
     if abs(skew) < MAX_SKEW_SEC:
         yield Finding("clock", Level.OK, message)
     else:
-        yield Finding(
-            "clock",
-            Level.WARNING,
-            message,
-            _("Leases are not affected, but displayed times are. Run NTP on both hosts."),
-        )
+        hint = _("Leases are not affected, but displayed times are. Run NTP on both hosts.")
+        yield Finding("clock", Level.WARNING, message, hint)
 
 
 def _check_workers() -> Findings:

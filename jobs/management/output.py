@@ -61,10 +61,8 @@ def format_job(job: Job) -> Iterable[str]:
     yield from _format_fields(fields, "")
     if run is not None:
         yield "run:"
-        yield from _format_fields(
-            {name: run[name] for name in ("status", "started_at", "finished_at", "exit_code")}, "  "
-        )
-        yield from _format_fields({name: run[name] for name in ("worker", "artifacts") if run[name]}, "  ")
+        shown = {name: run[name] for name in ("status", "started_at", "finished_at", "exit_code")}
+        yield from _format_fields(shown | {name: run[name] for name in ("worker", "artifacts") if run[name]}, "  ")
         yield from (f"  | {escape_unprintable(line)}" for line in run["error"].splitlines())
     yield "events:"
     for event in events:

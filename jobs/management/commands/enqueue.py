@@ -58,13 +58,11 @@ class Command(base.CliCommand):
         parser.add_argument("--tag", action="append", help="May be repeated.")
         parser.add_argument("--max-retries", metavar="N")
         parser.add_argument("--max-runtime", metavar="DURATION", help="Stop the job after this time, e.g. 10m.")
-        parser.add_argument(
-            "--idempotency-key", metavar="KEY", help="Submitting the same key again returns the existing job."
-        )
+        again = "Submitting the same key again returns the existing job."
+        parser.add_argument("--idempotency-key", metavar="KEY", help=again)
         parser.add_argument("--hold", action="store_true", help="Hold the job until it is released.")
-        parser.add_argument(
-            "--wait", action="store_true", help="Wait until the job has finished; exit with its exit code."
-        )
+        wait = "Wait until the job has finished; exit with its exit code."
+        parser.add_argument("--wait", action="store_true", help=wait)
         base.add_reason_option(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:

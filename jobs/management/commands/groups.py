@@ -68,9 +68,8 @@ class Command(base.CliCommand):
         self.stdout.write(str(group.pk))
 
     def _list(self, options: dict[str, Any]) -> None:
-        selected = groups.filter_by_tenant(
-            validation.parse_tenant(options["tenant"], "--tenant") if options["tenant"] is not None else None
-        )
+        tenant = None if options["tenant"] is None else validation.parse_tenant(options["tenant"], "--tenant")
+        selected = groups.filter_by_tenant(tenant)
         if options["status"] is not None:
             if options["status"] not in GroupStatus.values:
                 raise InvalidInput("--status", _("must be one of %s") % ", ".join(GroupStatus.values), "enum")
@@ -87,12 +86,8 @@ class Command(base.CliCommand):
         jobs = list(groups.get_latest_attempts(group.pk).select_related("run", "retried_by"))
         progress = groups.count_progress([group.pk])[group.pk]
         if options["json"]:
-            self.write_json(
-                {
-                    **serializers.serialize_group(group, progress),
-                    "jobs": [serializers.serialize_job(job) for job in jobs],
-                }
-            )
+            members = [serializers.serialize_job(job) for job in jobs]
+            self.write_json({**serializers.serialize_group(group, progress), "jobs": members})
             return
         self.write_table(HEADINGS, [_build_row(group, progress)])
         self.stdout.write("")
@@ -103,12 +98,5 @@ class Command(base.CliCommand):
 def _build_row(group: JobGroup, progress: dict[str, Any]) -> tuple[object, ...]:
     states = ", ".join(f"{count} {status}" for status, count in sorted(progress["by_status"].items()))
     members = f"{progress['total']}: {states}" if states else "0"
-    return (
-        group.pk,
-        group.name,
-        group.tenant,
-        group.mode,
-        group.status,
-        members,
-        serializers.format_time(group.created_at),
-    )
+    created = serializers.format_time(group.created_at)
+    return (group.pk, group.name, group.tenant, group.mode, group.status, members, created)

@@ -28,9 +28,5 @@ class Command(base.CliCommand):
             return
         minutes = base.parse_whole_number(options["minutes"], "--minutes", 1, MAX_MINUTES)
         is_new = django_q.install(minutes=minutes, cluster=options["cluster"] or None)
-        message = (
-            _("A running qcluster ticks every %d min.")
-            if is_new
-            else _("Changed: a running qcluster ticks every %d min.")
-        )
-        self.stdout.write(message % minutes)
+        changed = _("Changed: a running qcluster ticks every %d min.")
+        self.stdout.write((_("A running qcluster ticks every %d min.") if is_new else changed) % minutes)

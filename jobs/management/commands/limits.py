@@ -55,11 +55,9 @@ class Command(base.CliCommand):
             *keys, maximum = options["arguments"]
             if len(keys) > 1:
                 raise InvalidInput([], _("give a scope, its key unless the scope is global, and a maximum"))
-            number = (
-                None
-                if maximum.lower() in UNLIMITED
-                else base.parse_whole_number(maximum, "max", 1, limits.MAXIMUM_LIMIT)
-            )
+            number = None
+            if maximum.lower() not in UNLIMITED:
+                number = base.parse_whole_number(maximum, "max", 1, limits.MAXIMUM_LIMIT)
             return limits.set_maximum(scope, "".join(keys), maximum=number, reason=reason, actor=actor)
         key = options["arguments"] or ""
         if options["subcommand"] == "unpause":

@@ -57,9 +57,8 @@ class Command(base.CliCommand):
             self.write_table(HEADINGS, [_build_row(state) for state in states])
 
     def _select(self, options: dict[str, Any]) -> list[Target]:
-        rows = Target.objects.order_by("tenant", "key")
-        if options["tenant"] is not None:
-            rows = rows.filter(tenant=fields.parse_tenant(options["tenant"], "--tenant"))
+        tenant = None if options["tenant"] is None else fields.parse_tenant(options["tenant"], "--tenant")
+        rows = targets.filter_by_tenant(tenant)
         if options["paused"]:
             rows = rows.filter(paused=True)
         if options["blocked"]:

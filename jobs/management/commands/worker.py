@@ -73,9 +73,7 @@ class Command(BaseCommand):
         if problem is not None:
             raise CommandError(problem, returncode=base.BAD_INPUT)
         executor = MigrationExecutor(db.connection())
-        if executor.migration_plan(
-            [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0] == "jobscheduler_jobs"]
-        ):
+        if executor.migration_plan(executor.loader.graph.leaf_nodes("jobscheduler_jobs")):
             raise CommandError("Migrations are not applied; run `manage.py migrate` first.", returncode=1)
         if missing := triggers.find_missing_triggers(db.connection()):
             message = f"Triggers are missing: {', '.join(missing)}. Run `manage.py migrate`, which creates them."
