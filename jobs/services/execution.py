@@ -14,7 +14,9 @@ from django.db import connections, transaction
 from jobs import actors
 from jobs.engine import finish, promoter
 from jobs.engine.claim import Claim, Claimer, ServedJobs
-from jobs.engine.executors.run import CaptureLogs, Context, decide_retry, format_traceback, run, run_async
+from jobs.engine.executors.run import CaptureLogs, decide_retry, run, run_async
+from jobs.engine.executors.run import Context as Context
+from jobs.engine.executors.run import format_traceback as format_traceback
 from jobs.engine.executors.thread import retry_params
 from jobs.engine.selection import limits
 from jobs.engine.worker.running_jobs import RunningJob, make_context
@@ -22,16 +24,6 @@ from jobs.models import Job
 from jobs.outcomes import Completed, Failed, Outcome, Skipped
 from jobs.registry import registry
 from jobs.states import Cause
-
-__all__ = [
-    "Context",
-    "InlineResult",
-    "InlineWorker",
-    "capture_logs",
-    "format_traceback",
-    "has_retry",
-    "promote_due_jobs",
-]
 
 
 class InlineResult(NamedTuple):

@@ -73,6 +73,7 @@ VALIDATORS: dict[str, Callable[[Any, str], Any]] = {
     "hold": validation.parse_boolean,
 }
 NORMAL_PRIORITY = validation.PRIORITIES["NORMAL"]
+TEMPLATE_FIELDS = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
 
 
 class SpecBuilder:
@@ -93,9 +94,8 @@ class SpecBuilder:
         self._fields = validate_fields(fields)
         preset = _get_preset(template) if template is not None else {}
         self._preset_params: dict[str, Any] = template.params if template is not None else {}
-        self._handler = handler or registry.get(
-            validation.parse_identifier(template.job_type if template else job_type, "job_type")
-        )
+        name = template.job_type if template else job_type
+        self._handler = handler or registry.get(validation.parse_identifier(name, "job_type"))
         self._origin = template.pk if template else self._handler.name
         merged = {**preset, **self._fields}
         deadline, start = merged.get("deadline_at"), merged.get("not_before")
@@ -103,9 +103,8 @@ class SpecBuilder:
             raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
         if template is not None:
             placement |= {"template_id": template.pk, "retry_policy": dump_json(template.retry_policy)}
-        self._spec = _apply_fields(
-            _default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES), merged, placement
-        )
+        default = _default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES)
+        self._spec = _apply_fields(default, merged, placement)
 
     def build(self, params: Any, key: Any = None, job_id: UUID | None = None) -> JobSpec:
         own_params = validation.parse_json_object({} if params is None else params, "params")
@@ -158,9 +157,8 @@ def _make_builder(item: Mapping[str, Any]) -> SpecBuilder:
     fields = {name: value for name, value in item.items() if name not in _NO_FIELDS}
     if name is None:
         return SpecBuilder(job_type, fields)
-    return SpecBuilder(
-        None, fields, template=find_template(name, validation.parse_tenant(fields.get("tenant") or "default"))
-    )
+    tenant = validation.parse_tenant(fields.get("tenant") or "default")
+    return SpecBuilder(None, fields, template=find_template(name, tenant))
 
 
 PER_JOB_FIELDS = frozenset({"params", "idempotency_key"})
@@ -185,8 +183,7 @@ def find_template(name: Any, tenant: str) -> JobTemplate:
 
 
 def _get_preset(template: JobTemplate) -> dict[str, Any]:
-    names = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
-    preset = {name: value for name in names if (value := getattr(template, name)) not in (None, "", [])}
+    preset = {name: value for name in TEMPLATE_FIELDS if (value := getattr(template, name)) not in (None, "", [])}
     if (attempts := template.retry_policy.get("max_attempts")) is not None:
         preset["max_retries"] = attempts
     return validate_fields({**preset, "tenant": template.tenant})

@@ -6,7 +6,7 @@ name the `actor`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from functools import cache
 from typing import Any, Literal, NamedTuple, Unpack
@@ -24,13 +24,14 @@ from jobs.errors import IdempotencyKeyReused, InvalidInput
 from jobs.models import Job
 from jobs.registry import registry
 from jobs.services import job_spec
-from jobs.states import JobFacts
 from jobs.validation import fields as validation
 
 JobId = UUID | str
 REASON_LENGTH = validation.REASON_LENGTH
 KEY_BATCH_SIZE = 500
 FACT_COLUMNS = facts.FACT_COLUMNS  # the columns that `get_facts_by_id` reads
+get_facts, get_facts_by_id = facts.gather_facts, facts.gather_facts_by_id  # they decide which actions can be applied
+insert_specs = insert_jobs  # for jobs whose fields are validated
 
 
 class SubmitResult(NamedTuple):
@@ -90,24 +91,9 @@ def enqueue_many(
     return _submit_specs(specs, actor, validation.parse_reason(reason)) if specs else []
 
 
-def insert_specs(specs: Sequence[JobSpec], *, actor: Actor, reason: str = "") -> None:
-    """Insert jobs whose fields are validated and that have no idempotency keys, in the caller's transaction."""
-    insert_jobs(specs, actor=actor, reason=reason)
-
-
 def get(job_id: JobId) -> Job:
     """Return a job, or raise NotFound."""
     return transitions.get_job(validation.parse_id(job_id))
-
-
-def get_facts(job: Job) -> JobFacts:
-    """Return the facts that decide which actions can be applied to a job."""
-    return facts.gather_facts(job)
-
-
-def get_facts_by_id(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
-    """Return the facts of many jobs, in two queries at most."""
-    return facts.gather_facts_by_id(jobs)
 
 
 def cancel(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
@@ -130,10 +116,8 @@ def retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor 
 def submit_retry(job_id: JobId, *, reason: str = "", fresh: bool = False, actor: Actor = PYTHON) -> SubmitResult:
     """Retry as `retry` does. Return the job, and whether it was created now."""
     validation.parse_boolean(fresh, "fresh")
-    job, created = lifecycle.retry(
-        validation.parse_id(job_id), actor=actor, reason=validation.parse_reason(reason), fresh=fresh
-    )
-    return SubmitResult(job, created)
+    reason = validation.parse_reason(reason)
+    return SubmitResult(*lifecycle.retry(validation.parse_id(job_id), actor=actor, reason=reason, fresh=fresh))
 
 
 def resolve(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:
@@ -227,9 +211,8 @@ def _existing_ids(specs: list[JobSpec]) -> dict[UUID, UUID]:
 
 def _require_same_body(digest: str, spec: JobSpec) -> None:
     if digest != spec.idempotency_hash:
-        raise IdempotencyKeyReused(
-            _("The idempotency key “%s” was used for another submission.") % spec.idempotency_key
-        )
+        message = _("The idempotency key “%s” was used for another submission.") % spec.idempotency_key
+        raise IdempotencyKeyReused(message)
 
 
 def _parse_changes(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:

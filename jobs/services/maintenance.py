@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from datetime import timedelta
-from uuid import UUID
 
 from jobs.engine.maintenance import recovery, retention, runner
-from jobs.engine.maintenance.retention import PruneCounts, register_cascade, register_veto
-from jobs.engine.maintenance.runner import list_tasks, register_task
-
-__all__ = [
-    "PRUNE_PAUSE_SEC",
-    "delete_jobs",
-    "list_tasks",
-    "prune",
-    "recover_lost_jobs",
-    "register_cascade",
-    "register_task",
-    "register_veto",
-    "run_tasks",
-]
+from jobs.engine.maintenance.retention import delete_jobs as delete_jobs
+from jobs.engine.maintenance.retention import register_cascade as register_cascade
+from jobs.engine.maintenance.retention import register_veto as register_veto
+from jobs.engine.maintenance.runner import list_tasks as list_tasks
+from jobs.engine.maintenance.runner import register_task as register_task
 
 PRUNE_PAUSE_SEC = retention.BUSY_SEC  # between two rounds while rows are left to delete
 
@@ -37,7 +26,7 @@ def run_tasks(*, log_tracebacks: bool = True) -> dict[str, object]:
         runner.logger.removeFilter(_drop_traceback)
 
 
-def prune(older_than: timedelta, *, dry_run: bool = False) -> PruneCounts:
+def prune(older_than: timedelta, *, dry_run: bool = False) -> retention.PruneCounts:
     """Delete finished jobs and groups that have not changed for this long. Return the numbers of rows."""
     prune_pass = retention.PrunePass(older_than, dry_run=dry_run)
     prune_pass.run()
@@ -47,11 +36,6 @@ def prune(older_than: timedelta, *, dry_run: bool = False) -> PruneCounts:
 def recover_lost_jobs() -> int:
     """Fail the jobs whose lease has expired, and retry those that have retries left. Return their number."""
     return recovery.LeaseReaper().run_round()
-
-
-def delete_jobs(job_ids: Sequence[UUID]) -> None:
-    """Delete jobs with all rows that refer to them, in the caller's transaction."""
-    retention.delete_jobs(job_ids)
 
 
 def _drop_traceback(record: logging.LogRecord) -> bool:

@@ -5,7 +5,7 @@ Field and state names are those of the protocol (payload, DONE, …).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from datetime import datetime
 from functools import lru_cache, partial
@@ -19,8 +19,10 @@ from jobs.engine.executors.run import ERROR_LENGTH
 from jobs.engine.maintenance import runner
 from jobs.engine.remote import leases, offers, starts
 from jobs.engine.remote.leases import HeartbeatReport, LogLine, RemoteOutcome
+from jobs.engine.remote.offers import has_recent_poller as has_recent_poller
 from jobs.engine.remote.starts import RemoteSlot
 from jobs.engine.remote.starts import RemoteStart as RemoteStart  # returned by `find_starts`
+from jobs.engine.remote.starts import find_starts as find_starts
 from jobs.engine.slots import admission_leases
 from jobs.engine.slots.admission_leases import GrantedLease
 from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
@@ -112,16 +114,6 @@ def start(job_id: UUID, api_token: UUID, body: Mapping[str, Any]) -> Job:
     pid = _parse_optional(body, "pid", partial(validation.parse_integer, minimum=1, maximum=PID_LIMIT))
     host = _parse_optional(body, "host", validation.parse_identifier)
     return leases.start_job(job_id, holder, pid=pid, host=host)
-
-
-def find_starts(jobs: Iterable[Job]) -> dict[UUID, RemoteStart]:
-    """Return the start of each job that a remote worker runs, by job id."""
-    return starts.find_starts(jobs)
-
-
-def has_recent_poller(job: Job) -> bool:
-    """Return whether a remote worker that could start the job has polled recently."""
-    return offers.has_recent_poller(job)
 
 
 def heartbeat(lease_id: Any, api_token: UUID, body: Mapping[str, Any]) -> HeartbeatResult:

@@ -42,12 +42,10 @@ def parse_retry_policy(value: Any, field: fields.Field = "retry_policy") -> dict
     path = [field] if isinstance(field, str) else list(field)
     for name in policy:
         if name not in RETRY_POLICY_VALIDATORS:
-            raise InvalidInput(
-                [*path, name[:100]], _("is not one of %s") % ", ".join(RETRY_POLICY_VALIDATORS), "extra_forbidden"
-            )
-    return {
-        name: RETRY_POLICY_VALIDATORS[name](value, [*path, name]) for name, value in policy.items() if value is not None
-    }
+            message = _("is not one of %s") % ", ".join(RETRY_POLICY_VALIDATORS)
+            raise InvalidInput([*path, name[:100]], message, "extra_forbidden")
+    given = {name: value for name, value in policy.items() if value is not None}
+    return {name: RETRY_POLICY_VALIDATORS[name](value, [*path, name]) for name, value in given.items()}
 
 
 RETRY_POLICY_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -56,13 +54,12 @@ RETRY_POLICY_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "max_sec": partial(fields.parse_number, minimum=0, maximum=YEAR_SEC),
     "jitter": partial(fields.parse_number, minimum=0, maximum=1),
 }
-JOB_FIELDS = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
 VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "name": fields.parse_identifier,
     "job_type": fields.parse_identifier,
     "params": fields.parse_json_object,
     "retry_policy": parse_retry_policy,
-    **{name: job_spec.VALIDATORS[name] for name in JOB_FIELDS},
+    **{name: job_spec.VALIDATORS[name] for name in job_spec.TEMPLATE_FIELDS},
 }
 REQUIRED_FIELDS = ("name", "job_type")
 EMPTY_VALUES: dict[str, Any] = {"params": dict, "retry_policy": dict, "tags": list, "resource": str}
@@ -118,9 +115,8 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
             JobTemplate.objects.filter(pk=template.pk).delete()
         except ProtectedError as error:
             users = ", ".join(sorted({str(row._meta.verbose_name) for row in error.protected_objects}))
-            raise TemplateInUse(
-                _("“%(name)s” is used by: %(users)s.") % {"name": template.name, "users": users}
-            ) from None
+            values = {"name": template.name, "users": users}
+            raise TemplateInUse(_("“%(name)s” is used by: %(users)s.") % values) from None
     _log(template, "deleted", actor)
 
 
