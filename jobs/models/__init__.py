@@ -7,30 +7,3 @@ from jobs.models.system import ShareAccount, SystemSnapshot
 from jobs.models.target import LaneMark, Target
 from jobs.models.token import ApiToken
 from jobs.models.worker import Poller, Worker, WorkerState
-
-__all__ = [
-    "DISPATCH_ORDER",
-    "ApiToken",
-    "ConcurrencyLimit",
-    "Gate",
-    "GroupMode",
-    "GroupStatus",
-    "Job",
-    "JobEvent",
-    "JobGroup",
-    "JobLog",
-    "JobMinute",
-    "JobRun",
-    "JobTemplate",
-    "LaneMark",
-    "Lease",
-    "LeaseKind",
-    "LimitScope",
-    "OnFailure",
-    "Poller",
-    "ShareAccount",
-    "SystemSnapshot",
-    "Target",
-    "Worker",
-    "WorkerState",
-]

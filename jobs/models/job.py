@@ -149,9 +149,8 @@ class Job(models.Model):
     lease_token = models.UUIDField(_("lease token"), null=True, blank=True)
     lease_expires_at = models.DateTimeField(_("lease expires"), null=True, blank=True)
     heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True)
-    beat_clock = models.CharField(  # SQLite only, whose clock is the host's: boot id and monotonic seconds
-        max_length=100, null=True, blank=True, editable=False
-    )
+    # SQLite only, whose clock is the host's: boot id and monotonic seconds
+    beat_clock = models.CharField(max_length=100, null=True, blank=True, editable=False)
     fence = models.BigIntegerField(_("fence"), default=0, help_text=_("Grows with every claim along a retry chain."))
     reserved_until = models.DateTimeField(_("reserved until"), null=True, blank=True)
 
@@ -229,11 +228,8 @@ class Job(models.Model):
             ),
             models.Index(fields=("group", "group_index"), condition=Q(group__isnull=False), name="job_group_place"),
             models.Index(fields=("schedule", "id"), condition=Q(schedule__isnull=False), name="job_schedule"),
-            models.Index(
-                fields=("status", "id"),
-                condition=Q(status__in=RARE_STATUSES),
-                name="job_of_rare_status",  # a job that just completes is never written to this index
-            ),
+            # A job that just completes is never written to this index.
+            models.Index(fields=("status", "id"), condition=Q(status__in=RARE_STATUSES), name="job_of_rare_status"),
             models.Index(
                 fields=("deadline_at",),
                 condition=Q(time_sensitive=True, status__in=[str(Status.PENDING), str(Status.QUEUED)]),
@@ -241,11 +237,8 @@ class Job(models.Model):
             ),
             models.Index(fields=("template",), condition=Q(template__isnull=False), name="job_template"),
             models.Index(fields=("target", "id"), condition=Q(target__isnull=False), name="job_of_target"),
-            models.Index(
-                fields=("tenant", "id"),
-                condition=~Q(tenant="default"),
-                name="job_of_tenant",  # costs nothing with one tenant; the default tenant uses the primary key
-            ),
+            # It costs nothing with one tenant; the default tenant uses the primary key.
+            models.Index(fields=("tenant", "id"), condition=~Q(tenant="default"), name="job_of_tenant"),
         ]
         constraints = [
             models.CheckConstraint(name="job_status_known", condition=Q(status__in=[str(s) for s in Status])),

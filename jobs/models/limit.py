@@ -79,16 +79,13 @@ class Lease(models.Model):
     constraints = models.JSONField(_("constraints"), default=dict, blank=True)
     expected_duration_sec = models.FloatField(_("expected duration (s)"), null=True, blank=True)
     owner = models.CharField(_("owner"), max_length=300)
-    process = models.CharField(  # the process that waits or runs: once it has ended, the lease can be released
-        max_length=300, default="", blank=True, editable=False
-    )
+    # the process that waits or runs: once it has ended, the lease can be released
+    process = models.CharField(max_length=300, default="", blank=True, editable=False)
     requested_at = models.DateTimeField(_("requested"), db_default=Now())
     granted_at = models.DateTimeField(_("granted"), null=True, blank=True)
     expires_at = models.DateTimeField(_("expires"))
     heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True)
-    beat_clock = models.CharField(  # SQLite only: see `Job.beat_clock`
-        max_length=100, null=True, blank=True, editable=False
-    )
+    beat_clock = models.CharField(max_length=100, null=True, blank=True, editable=False)  # see `Job.beat_clock`
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
     outcome = models.TextField(_("how it ended"), default="", blank=True)
 

@@ -46,16 +46,12 @@ class JobEvent(models.Model):
         ordering = ("-id",)
         indexes = [
             models.Index(fields=("job", "id"), name="jobevent_of_job"),
+            # Only a start by a remote worker has a token.
             models.Index(
-                fields=("token",),
-                condition=Q(kind=EventKind.RUNNING, token__isnull=False),
-                name="jobevent_of_lease",  # only a start by a remote worker has a token
+                fields=("token",), condition=Q(kind=EventKind.RUNNING, token__isnull=False), name="jobevent_of_lease"
             ),
-            models.Index(
-                fields=("kind", "at"),
-                condition=Q(kind__in=RARE_END_KINDS),
-                name="jobevent_rare_end",  # a job that completes is never written to this index
-            ),
+            # A job that completes is never written to this index.
+            models.Index(fields=("kind", "at"), condition=Q(kind__in=RARE_END_KINDS), name="jobevent_rare_end"),
         ]
 
     def __str__(self) -> str:

@@ -20,20 +20,3 @@ else:
     from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist, TaskResultMismatch
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
-
-__all__ = [
-    "BaseTaskBackend",
-    "InvalidTask",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultMismatch",
-    "TaskResultStatus",
-    "normalize_json",
-    "task_backends",
-    "task_enqueued",
-    "task_finished",
-    "task_started",
-]
