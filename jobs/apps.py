@@ -15,11 +15,7 @@ class JobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from jobs import (
-            checks,  # noqa: F401  registers the system checks
-            invariants,
-            triggers,
-        )
+        from jobs import checks, invariants, triggers  # noqa: F401  `checks` registers the system checks
         from jobs.registry import registry
 
         triggers.register_triggers(self, invariants.TRIGGERS)

@@ -28,13 +28,10 @@ def uuid7s(number: int) -> list[uuid.UUID]:
         first = max(now, _last_tick + 1)
         _last_tick = first + number - 1
     random_bits = memoryview(os.urandom(8 * number)).cast("Q")
-    return [_build_uuid7(tick, bits) for tick, bits in enumerate(random_bits, first)]
-
-
-def _build_uuid7(tick: int, bits: int) -> uuid.UUID:
-    return uuid.UUID(
-        int=(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | bits & 0x3FFF_FFFF_FFFF_FFFF
-    )
+    return [
+        uuid.UUID(int=(tick >> 12) << 80 | 0x7 << 76 | (tick & 0xFFF) << 64 | 0b10 << 62 | bits & 0x3FFF_FFFF_FFFF_FFFF)
+        for tick, bits in enumerate(random_bits, first)
+    ]
 
 
 def min_id_at(moment: datetime) -> uuid.UUID:

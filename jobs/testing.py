@@ -144,8 +144,7 @@ def assert_enqueued(
 
 def assert_not_enqueued(job_type: JobType | None = None, params: dict[str, Any] | None = None, **fields: Any) -> None:
     """Assert that no such job was enqueued."""
-    jobs = enqueued(job_type, params, **fields)
-    assert not jobs, _describe_mismatch(job_type, params, fields, len(jobs), 0)
+    assert_enqueued(job_type, params, count=0, **fields)
 
 
 def _matches(job: Job, name: str | None, params: dict[str, Any] | None, fields: dict[str, Any]) -> bool:
@@ -173,9 +172,8 @@ def name_of(job_type: Any) -> str:
             return job_type
         case Handler():
             return job_type.name
-    path: str | None = getattr(
-        job_type, "module_path", None
-    )  # Django and django-tasks each have a class for tasks; neither may be installed
+    # Django and django-tasks each have a class for tasks; neither may be installed.
+    path: str | None = getattr(job_type, "module_path", None)
     if path is None:
         raise TypeError(f"a job type is a name, a handler or a task, not {job_type!r}")
     return path

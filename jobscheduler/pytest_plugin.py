@@ -12,13 +12,8 @@ if TYPE_CHECKING:
     from jobs.testing import TimeMachine
 
 FIXTURES = {"drain_jobs", "inline_jobs", "assert_enqueued", "job_clock"}
-DJANGO_DB_ARGUMENTS = (
-    "transaction",
-    "reset_sequences",
-    "databases",
-    "serialized_rollback",
-    "available_apps",
-)  # in the order of pytest-django's mark
+# in the order of pytest-django's mark
+DJANGO_DB_ARGUMENTS = ("transaction", "reset_sequences", "databases", "serialized_rollback", "available_apps")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

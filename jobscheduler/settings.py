@@ -104,10 +104,8 @@ if env.bool("HTTPS", default=False):
     SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz)$"]  # probes use plain HTTP, directly to the process
     SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=3600)
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
-    SILENCED_SYSTEM_CHECKS = [
-        "security.W005",
-        "security.W021",
-    ]  # HSTS for subdomains is the choice of the domain's owner
+    # HSTS for subdomains is the choice of the domain's owner.
+    SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
 
 LOGGING = {
     "version": 1,

@@ -48,8 +48,6 @@ def read_or_create_secret(path: Path) -> str:
         with NamedTemporaryFile("w", dir=path.parent, prefix=path.name) as draft:  # readable by its owner only
             draft.write(get_random_secret_key() + "\n")
             draft.flush()
-            with suppress(FileExistsError):
-                os.link(
-                    draft.name, path
-                )  # atomic: fails if another process was first, and never exposes an incomplete file
+            with suppress(FileExistsError):  # of a process that was first
+                os.link(draft.name, path)  # atomic: it never exposes an incomplete file
     return path.read_text().strip()

@@ -61,9 +61,8 @@ def create_history(actor: Actor) -> None:
         "params": {"to": "editor@closed.example"},
         "target": "demo-book-2",
     }
-    job_services.enqueue_many(
-        [{**spec, "tenant": TENANT, "tags": ["demo"]} for spec in (*plain, blocking)], actor=actor
-    )
+    specs = [{**spec, "tenant": TENANT, "tags": ["demo"]} for spec in (*plain, blocking)]
+    job_services.enqueue_many(specs, actor=actor)
     completing = [{"job_type": "demo.mail", "params": {"to": f"chapter-{number}@open.example"}} for number in range(5)]
     groups.create(completing, name="demo: five chapters", tenant=TENANT, actor=actor)
     mixed = [*completing[:3], {"job_type": "demo.mail", "params": {"to": "chapter-4@closed.example"}}]
@@ -148,10 +147,8 @@ def create_waiting_jobs(actor: Actor) -> None:
     _enqueue_sleep(actor, 5, hold=True)
     job_services.pause(_enqueue_sleep(actor, 30).pk, reason="demo: not now", actor=actor)
     job_services.cancel(_enqueue_sleep(actor, 30).pk, reason="demo: not wanted any more", actor=actor)
-    mail = {"to": "reader@open.example"}
-    job_services.enqueue(
-        "demo.mail", mail, tenant=TENANT, priority="LOW", tags=["demo"], actor=actor
-    )  # no worker handles it
+    mail = {"to": "reader@open.example"}  # no worker handles it
+    job_services.enqueue("demo.mail", mail, tenant=TENANT, priority="LOW", tags=["demo"], actor=actor)
 
 
 def _enqueue_sleep(actor: Actor, seconds: float, **fields: Any) -> Any:

@@ -18,7 +18,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs import db
-from jobs.explain import reasons
 from jobs.explain.facts import (
     Facts,
     can_run,
@@ -28,7 +27,7 @@ from jobs.explain.facts import (
     load_facts,
     to_limit,
 )
-from jobs.explain.reasons import NEEDS_OPERATOR, Reason, limit_reasons, time_reasons, worker_reasons
+from jobs.explain.reasons import NEEDS_OPERATOR, Reason, find_reasons, limit_reasons, time_reasons, worker_reasons
 from jobs.models import ConcurrencyLimit, Gate, Job, JobMinute, Lease, Target, Worker
 from jobs.models.job import STATUS_IN_SENTENCE
 from jobs.policies.concurrency import InUse
@@ -70,7 +69,7 @@ def explain(job_id: UUID) -> Explanation:
     job = facts.job
     if job.status == Status.RUNNING or job.is_terminal:
         return Explanation(_("It is %s.") % STATUS_IN_SENTENCE[Status(job.status)])
-    found_reasons = reasons.find_reasons(facts)
+    found_reasons = find_reasons(facts)
     prediction = predict_start(facts, found_reasons)
     if found_reasons:
         others = len(found_reasons) - 1
@@ -153,8 +152,15 @@ def predict_start(facts: Facts, reasons: Iterable[Reason]) -> Prediction:
 
 def _estimate_wait_sec(facts: Facts, ahead: Mapping[str, int]) -> float | None:
     """Divide the run time of the jobs ahead, and half of that of the running ones, by the number of slots."""
-    slots = _count_slots(facts)
-    running = _count_running(facts)
+    running: dict[str, int] = {}  # by job type, those that must finish first
+    if facts.job.lane_id is not None:
+        slots = min(facts.slots, 1)  # jobs of a target run one at a time
+        running = {job.job_type: 1 for job in facts.lane if job.status == Status.RUNNING}
+    else:
+        slots = min([facts.slots, *(row.max for row in facts.limits if row.max is not None)])
+        in_use = [facts.in_use.of(to_limit(row)) for row in facts.limits if row.max is not None]
+        if busy := max(in_use, default=sum(worker.busy for worker in facts.workers)):
+            running = {facts.job.job_type: busy}
     if slots == 0:
         return None
     if not ahead and sum(running.values()) < slots:
@@ -166,22 +172,6 @@ def _estimate_wait_sec(facts: Facts, ahead: Mapping[str, int]) -> float | None:
     ahead_sec = sum(count * means.get(job_type, default) for job_type, count in ahead.items())
     running_sec = sum(count * means.get(job_type, default) / 2 for job_type, count in running.items())
     return (ahead_sec + running_sec) / slots
-
-
-def _count_slots(facts: Facts) -> int:
-    """Return how many jobs like this one may run at once; of a target, one."""
-    if facts.job.lane_id is not None:
-        return min(facts.slots, 1)
-    return min([facts.slots, *(row.max for row in facts.limits if row.max is not None)])
-
-
-def _count_running(facts: Facts) -> dict[str, int]:
-    """Count, by job type, the running jobs that must finish first."""
-    if facts.job.lane_id is not None:
-        return {job.job_type: 1 for job in facts.lane if job.status == Status.RUNNING}
-    limits = [to_limit(row) for row in facts.limits if row.max is not None]
-    busy = max((facts.in_use.of(limit) for limit in limits), default=sum(worker.busy for worker in facts.workers))
-    return {facts.job.job_type: busy} if busy else {}
 
 
 def _count_ahead(facts: Facts) -> dict[str, int]:

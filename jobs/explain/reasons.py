@@ -114,9 +114,8 @@ def _occupied_target(key: str, other: Job) -> Reason:
 def limit_reasons(facts: Facts) -> Iterator[Reason]:
     for row in facts.limits:
         if row.paused:
-            message = _("%s is paused") % _describe_limit(row) + _describe_actor(
-                row.paused_by, row.paused_at, row.reason
-            )
+            pause = _describe_actor(row.paused_by, row.paused_at, row.reason)
+            message = _("%s is paused") % _describe_limit(row) + pause
             yield Reason("scope_paused", message, since=row.paused_at, by=row.paused_by or None)
         elif count_free(to_limit(row), facts.in_use) == 0:
             values = {"scope": _describe_limit(row), "in_use": facts.in_use.of(to_limit(row)), "max": row.max}

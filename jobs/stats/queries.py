@@ -68,15 +68,9 @@ def online_workers() -> QuerySet[Worker]:
 
 def count_in_use() -> InUse:
     """Count what uses the limits, as a claim does: active jobs, and granted leases of direct calls."""
-    active = (
-        Job.objects.filter(status__in=sql_literals(ACTIVE_STATUSES))
-        .order_by()
-        .values_list(*FLOW_COLUMNS)
-        .annotate(Count("pk"))
-    )
-    direct = Lease.objects.filter(kind=LeaseKind.DIRECT)
-    leases = direct.filter(ended_at__isnull=True, granted_at__isnull=False)
-    calls = leases.order_by().values_list(*FLOW_COLUMNS).annotate(Count("pk"))
+    direct = Lease.objects.filter(kind=LeaseKind.DIRECT, ended_at__isnull=True, granted_at__isnull=False)
+    users = (Job.objects.active(), direct)
+    active, calls = (rows.order_by().values_list(*FLOW_COLUMNS).annotate(Count("pk")) for rows in users)
     return InUse([(Flow(*row[:4]), row[4]) for row in active.union(calls, all=True).order_by()])
 
 
@@ -91,9 +85,7 @@ def count_recovered(within: timedelta, tenant: str | None = None) -> int:
 
 def count_expired_leases(tenant: str | None = None) -> int:
     """Count the running jobs whose lease has expired; recovery acts GRACE_SEC later."""
-    expired = Job.objects.filter(
-        status__in=sql_literals(ACTIVE_STATUSES), status=Status.RUNNING, lease_expires_at__lt=Now()
-    )
+    expired = Job.objects.active().running().filter(lease_expires_at__lt=Now())
     return (expired if tenant is None else expired.filter(tenant=tenant)).count()
 
 

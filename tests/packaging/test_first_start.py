@@ -13,8 +13,8 @@ from django.contrib.auth import authenticate
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 
+from jobscheduler import require_unshadowed
 from jobscheduler.settings_helpers import parse_log_level, read_or_create_secret
-from jobscheduler.shadow_check import require_unshadowed
 from tests.support.commands import run_process
 
 

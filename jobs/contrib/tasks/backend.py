@@ -56,15 +56,8 @@ class JobsBackend(BaseTaskBackend):
             run_after = task.run_after
             if run_after is not None and not settings.USE_TZ:
                 run_after = timezone.make_aware(run_after)
-            submitted = submit(
-                {
-                    "job_type": job_type,
-                    "params": params,
-                    **fields,
-                    "priority": 50 + task.priority // 2,
-                    "not_before": run_after,
-                }
-            )
+            fields |= {"priority": 50 + task.priority // 2, "not_before": run_after}
+            submitted = submit({"job_type": job_type, "params": params, **fields})
         except InvalidInput as error:
             raise InvalidTask(str(error)) from error
         result = results.build_new_result(submitted.job)
