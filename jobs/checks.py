@@ -61,10 +61,10 @@ def check_shadows(**kwargs: Any) -> list[CheckMessage]:
     for config in apps.get_app_configs():
         if config.name in OUR_APPS and Path(config.path).resolve() != OUR_HOME / config.name:
             file = getattr(config.module, "__file__", None) or config.path
-            message = (
-                f"The app {config.name!r} is not Job Scheduler's: it is imported from {file}, not from {OUR_HOME}."
+            reason = f"it is imported from {file}, not from {OUR_HOME}."
+            messages.append(
+                Error(f"The app {config.name!r} is not Job Scheduler's: {reason}", hint=hint, id="jobs.E006")
             )
-            messages.append(Error(message, hint=hint, id="jobs.E006"))
     return messages
 
 

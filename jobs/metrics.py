@@ -103,9 +103,8 @@ class JobsCollector(Collector):
                 ran[job_type,].add(row.run_bucket, row.jobs, row.run_sec)
         yield _counter("jobs_finished_total", "Finished jobs.", ["resource", "job_type", "outcome"], finished)
         yield _counter("jobs_retries_total", "Failed jobs that were retried automatically.", ["job_type"], retries)
-        yield _counter(
-            "jobs_recovered_total", "Jobs that failed because their worker stopped sending heartbeats.", [], recovered
-        )
+        lost = "Jobs that failed because their worker stopped sending heartbeats."
+        yield _counter("jobs_recovered_total", lost, [], recovered)
         yield self._histogram("jobs_wait_seconds", "From submission to start.", waited)
         yield self._histogram("jobs_attempt_duration_seconds", "From start to finish.", ran)
 
@@ -161,9 +160,8 @@ def _collect_workers() -> Iterator[Metric]:
     yield _gauge("jobs_workers", "Workers; SILENT: no heartbeat for LEASE_SEC.", ["state"], states)
     yield GaugeMetricFamily("jobs_worker_slots", "Slots of the workers that send heartbeats.", value=workers.slots)
     yield GaugeMetricFamily("jobs_worker_slots_busy", "Slots with a running job.", value=workers.busy)
-    yield GaugeMetricFamily(
-        "jobs_worker_slots_stuck", "Slots whose handler ignores its stop request.", value=workers.stuck
-    )
+    stuck = "Slots whose handler ignores its stop request."
+    yield GaugeMetricFamily("jobs_worker_slots_stuck", stuck, value=workers.stuck)
 
 
 def _zeros(series: Iterable[Labels] = ()) -> Values:

@@ -105,11 +105,4 @@ def _send(pending: Sequence[tuple[Signal, Any]]) -> None:
             logger.warning("receivers of %s took %.1f s; a worker claims nothing meanwhile", _NAMES[signal], seconds)
 
 
-_NAMES = {
-    job_enqueued: "job_enqueued",
-    job_started: "job_started",
-    job_finished: "job_finished",
-    job_failed: "job_failed",
-    group_finished: "group_finished",
-    events_committed: "events_committed",
-}
+_NAMES = {signal: name for name, signal in globals().items() if isinstance(signal, Signal)}

@@ -97,10 +97,8 @@ def uninstall() -> bool:
 
 def list_schedules() -> list[DjangoQSchedule]:
     """Return the schedules of django-q2, except that of `tick`."""
-    names = list(DjangoQSchedule.__dataclass_fields__)
-    return [
-        DjangoQSchedule(**row) for row in _schedule_model().objects.exclude(func=TICK).order_by("pk").values(*names)
-    ]
+    rows = _schedule_model().objects.exclude(func=TICK).order_by("pk")
+    return [DjangoQSchedule(**row) for row in rows.values(*DjangoQSchedule.__dataclass_fields__)]
 
 
 def disable_schedules(ids: list[int]) -> int:

@@ -31,13 +31,13 @@ class DemoTenantInUse(Conflict):
 
 def fill(*, actor: Actor) -> int:
     """Create the demo, and run the jobs of its history. Return the number of jobs."""
-    from jobs.demo import content, handlers
+    from jobs.demo import content
 
     if exists():
         raise DemoExists(_("The demo already exists; “demo --clear” removes it."))
     if Job.objects.filter(tenant=TENANT).exists():
         raise DemoTenantInUse(_("The tenant “%s” already has other jobs; the demo needs an empty tenant.") % TENANT)
-    handlers.register_handlers()
+    content.register_handlers()
     template = {
         "name": MARKER_TEMPLATE,
         "job_type": "system.sleep",

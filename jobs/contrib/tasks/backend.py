@@ -77,15 +77,11 @@ class JobsBackend(BaseTaskBackend):
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
         if not apps.is_installed("jobs"):
-            hint = 'Add "jobs" to INSTALLED_APPS.'
-            yield checks.Error(
-                f"TASKS[{self.alias!r}] needs the app “jobs”, which is not installed.", hint=hint, id="jobs.E010"
-            )
+            message = f"TASKS[{self.alias!r}] needs the app “jobs”, which is not installed."
+            yield checks.Error(message, hint='Add "jobs" to INSTALLED_APPS.', id="jobs.E010")
         for name in sorted(self.options.keys() - set(JOB_FIELDS)):
-            hint = f"Allowed: {', '.join(JOB_FIELDS)}."
-            yield checks.Error(
-                f"TASKS[{self.alias!r}]: OPTIONS has the unknown key {name!r}.", hint=hint, id="jobs.E011"
-            )
+            message = f"TASKS[{self.alias!r}]: OPTIONS has the unknown key {name!r}."
+            yield checks.Error(message, hint=f"Allowed: {', '.join(JOB_FIELDS)}.", id="jobs.E011")
 
     def _build_params(self, task: Task[..., Any], job_type: str, args: Any, kwargs: Any) -> dict[str, Any]:
         task_fields = {"priority": task.priority, "queue_name": task.queue_name, "backend": self.alias}

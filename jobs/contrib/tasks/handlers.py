@@ -38,9 +38,8 @@ def register_task(task: Task[..., Any]) -> str:
     if path not in _tasks or _tasks[path].func is not task.func:
         _tasks[path] = task
         if is_autodiscovered(task.func.__module__):
-            handler: Any = (
-                _build_async_handler(task) if inspect.iscoroutinefunction(task.func) else _build_sync_handler(task)
-            )
+            is_async = inspect.iscoroutinefunction(task.func)
+            handler: Any = _build_async_handler(task) if is_async else _build_sync_handler(task)
             handler.__module__, handler.__qualname__ = task.func.__module__, task.func.__qualname__
             handler.__name__, handler.__doc__ = task.func.__name__, task.func.__doc__
             registry.add(Handler(handler, path, HandlerOptions()))

@@ -19,11 +19,8 @@ class Command(base.CliCommand):
         tenant = parser.add_mutually_exclusive_group()
         tenant.add_argument("--tenant", default="default", help="The tenant whose jobs it may use (default: default).")
         tenant.add_argument("--all-tenants", action="store_true", help="For the jobs of every tenant.")
-        parser.add_argument(
-            "--scopes",
-            action="append",
-            help=f"Any of {', '.join(SCOPES)}, with commas (default: {','.join(tokens.DEFAULT_SCOPES)}).",
-        )
+        scopes = f"Any of {', '.join(SCOPES)}, with commas (default: {','.join(tokens.DEFAULT_SCOPES)})."
+        parser.add_argument("--scopes", action="append", help=scopes)
         parser.add_argument("--expires", metavar="DURATION", help="Its lifetime, e.g. 90d.")
 
     def handle(self, *args: Any, **options: Any) -> None:

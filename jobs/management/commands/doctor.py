@@ -21,9 +21,8 @@ class Command(base.CliCommand):
     requires_system_checks: list[str] = []  # the doctor itself runs them
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--fail-level", choices=["warning", "error"], default="error", help="The lowest level with exit code 1."
-        )
+        lowest = "The lowest level with exit code 1."
+        parser.add_argument("--fail-level", choices=["warning", "error"], default="error", help=lowest)
         summary = "Check only that a worker runs on this host, as the health check of a worker's container."
         parser.add_argument("--worker", action="store_true", help=summary)
         base.add_json_option(parser)

@@ -42,13 +42,8 @@ class Command(base.CliCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("job_type", metavar="TYPE")
-        parser.add_argument(
-            "pairs",
-            nargs="*",
-            default=[],
-            metavar="key=value",
-            help="Params, converted to the types that the handler declares.",
-        )
+        params = "Params, converted to the types that the handler declares."
+        parser.add_argument("pairs", nargs="*", default=[], metavar="key=value", help=params)
         parser.add_argument("--json", metavar="OBJECT", help="Params as a JSON object; key=value takes precedence.")
         parser.add_argument("--priority", help="0 to 100, LOW, NORMAL, HIGH or URGENT.")
         parser.add_argument("--target", help="Jobs of the same target run one at a time.")

@@ -37,9 +37,8 @@ class Command(base.CliCommand):
         add_filters(list_jobs, limit=LIST_LIMIT)
         show = self.add_subcommand(subcommands, "show", "Show all details of a job.")
         show.add_argument("ids", nargs="+", metavar="ID")
-        explain_job = self.add_subcommand(
-            subcommands, "explain", "Explain why a job is not running, and when it may start."
-        )
+        summary = "Explain why a job is not running, and when it may start."
+        explain_job = self.add_subcommand(subcommands, "explain", summary)
         explain_job.add_argument("id", metavar="ID")
         for name, summary in SUMMARIES.items():
             action = self.add_subcommand(subcommands, name, summary)

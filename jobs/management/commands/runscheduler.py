@@ -43,15 +43,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="Address to listen on (default %(default)s).")
-        parser.add_argument(
-            "--port",
-            type=_parse_port,
-            default=8000,
-            help="Port to listen on; 0 chooses a free one (default %(default)s).",
-        )
-        parser.add_argument(
-            "--threads", type=int, default=8, help="Number of threads for requests (default %(default)s)."
-        )
+        port = "Port to listen on; 0 chooses a free one (default %(default)s)."
+        parser.add_argument("--port", type=_parse_port, default=8000, help=port)
+        threads = "Number of threads for requests (default %(default)s)."
+        parser.add_argument("--threads", type=int, default=8, help=threads)
         worker = parser.add_mutually_exclusive_group()
         worker.add_argument("--concurrency", type=int, help="Number of jobs that the worker runs at once.")
         worker.add_argument("--no-worker", action="store_true", help="Run the web server alone.")
@@ -82,9 +77,8 @@ class Command(BaseCommand):
         first = events.get()
         killed = _stop([web, worker], events)
         if isinstance(first, Child):
-            raise CommandError(
-                f"The {first.name} process exited unexpectedly (exit code {first.wait()}); the other was stopped."
-            )
+            reason = f"The {first.name} process exited unexpectedly (exit code {first.wait()})"
+            raise CommandError(f"{reason}; the other was stopped.")
         if killed:
             raise CommandError(f"Killed after the grace period: {', '.join(child.name for child in killed)}.")
         if failed := [child for child in (web, worker) if not child.exited_cleanly]:
@@ -108,9 +102,8 @@ class Command(BaseCommand):
         except NoReverseMatch:
             console = "/"
         self.stdout.write(self.style.SUCCESS(f"Job scheduler is running: http://{address}:{port}{console}"))
-        self.stdout.write(
-            "Log in with a staff account (to reset a password: manage.py changepassword NAME). Stop with Ctrl-C."
-        )
+        reset = "to reset a password: manage.py changepassword NAME"
+        self.stdout.write(f"Log in with a staff account ({reset}). Stop with Ctrl-C.")
         self.stdout.flush()
 
 
@@ -121,11 +114,8 @@ def _parse_port(value: str) -> int:
 
 
 def _queue_signals() -> SimpleQueue[Child | int]:
-    """Return a queue of the stop signals.
-
-    It is a SimpleQueue, whose `put` alone is safe in a signal handler that interrupts its reader.
-    """
-    events: SimpleQueue[Child | int] = SimpleQueue()
+    """Return a queue of the stop signals."""
+    events: SimpleQueue[Child | int] = SimpleQueue()  # its `put` is safe in a signal handler that interrupts its reader
     for number in STOP_SIGNALS:
         if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
             continue  # started with nohup

@@ -26,9 +26,8 @@ class Command(base.CliCommand):
         list_targets = self.add_subcommand(subcommands, "list", "List targets with their queues.")
         list_targets.add_argument("--tenant", help="Only targets of this tenant.")
         list_targets.add_argument("--paused", action="store_true", help="Only paused targets.")
-        list_targets.add_argument(
-            "--blocked", action="store_true", help="Only targets that a paused or failed job blocks."
-        )
+        blocked = "Only targets that a paused or failed job blocks."
+        list_targets.add_argument("--blocked", action="store_true", help=blocked)
         base.add_limit_option(list_targets)
         pause = self._add_for_target(subcommands, "pause", "Start no more jobs of a target; a running job continues.")
         base.add_reason_option(pause)

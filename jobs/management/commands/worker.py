@@ -1,9 +1,13 @@
-"""`manage.py worker`: claim jobs and run them."""
+"""`manage.py worker`: claim jobs and run them. Its log has a line for each record, as text or JSON."""
 
 from __future__ import annotations
 
+import json
 import logging
+import sys
 from argparse import ArgumentParser
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -13,11 +17,11 @@ from django.db.migrations.executor import MigrationExecutor
 from jobs import checks, db, triggers
 from jobs.errors import InvalidInput
 from jobs.management import base
-from jobs.management.logging import configure
 from jobs.registry import registry
 from jobs.services import workers
 from jobs.services.workers import ServedJobs, WorkerOptions
 from jobs.validation import fields
+from jobs.validation.sanitize import escape_unprintable
 
 
 class Command(BaseCommand):
@@ -49,7 +53,7 @@ class Command(BaseCommand):
         if other is not None:
             message = f"A worker named {other.name} is already running (host {other.host}, pid {other.pid})."
             raise CommandError(message, returncode=base.BAD_INPUT)
-        configure(options["log_format"], verbosity=options["verbosity"])
+        _configure_logging(options["log_format"], verbosity=options["verbosity"])
         exit_code = workers.run_worker(worker_options)
         logging.shutdown()
         if exit_code:
@@ -107,3 +111,39 @@ def _parse_serves(types: str | None, resources: str | None, tenant: str | None) 
 
 def _parse_names(value: str, field: str) -> list[str]:
     return [fields.parse_identifier(name, field) for name in base.parse_names([value], field)]
+
+
+def _configure_logging(style: str, *, verbosity: int) -> None:
+    """Send our log lines to standard error in this style, and not to the site's own handlers."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
+    logger = logging.getLogger("jobs")
+    logger.handlers = [handler]
+    logger.propagate = False
+    logger.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+
+
+class TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        message = escape_unprintable(record.getMessage())
+        line = f"{_format_time(int(record.created))} {record.levelname.lower():7} {message}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+@lru_cache(maxsize=1)
+def _format_time(second: int) -> str:
+    """Format a time in the local time zone, once for all lines of a second."""
+    return datetime.fromtimestamp(second).strftime("%H:%M:%S")  # noqa: DTZ006
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=True)

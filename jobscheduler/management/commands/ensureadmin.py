@@ -34,9 +34,8 @@ class Command(BaseCommand):
                 self.stdout.write("ADMIN_USERNAME and ADMIN_PASSWORD are ignored: they apply to the first start only.")
             return
         if User.objects.filter(username=name).exists():
-            raise CommandError(
-                f"The account {name!r} exists but is not an administrator; choose another ADMIN_USERNAME."
-            )
+            message = f"The account {name!r} exists but is not an administrator; choose another ADMIN_USERNAME."
+            raise CommandError(message)
         chosen_password = os.environ.get("ADMIN_PASSWORD")
         password = chosen_password or secrets.token_urlsafe(12)
         try:
