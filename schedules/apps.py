@@ -28,12 +28,12 @@ class SchedulesConfig(AppConfig):
 
     def pass_time(self, begin: datetime, end: datetime) -> None:
         """Fire what falls due between two times; `jobs.testing` calls this."""
-        from schedules.testing import fire_between
+        from schedules.ticker import fire_between
 
         fire_between(begin, end)
 
     def examine(self) -> Iterator[Any]:
         """Yield the findings of `manage.py doctor`."""
-        from schedules.doctor import examine
+        from schedules.checks import examine
 
         return examine()

@@ -1,30 +1,40 @@
-"""System checks, tag "jobs": schedules declared in code, and settings of django-q2 that would run ticks twice."""
+"""System checks, tag "jobs", and the findings of `manage.py doctor`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
+from django.db.models.functions import Now
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from jobs.checks import TAG
-from schedules import declared
+from jobs.errors import JobSchedulerError
+from schedules import declared, validation
+from schedules.firing import BROKEN_PREFIX
+from schedules.models import Schedule
 
 DJANGO_Q_RETRY_SEC = 60  # django-q2's own default
+LATE_SEC = 60
 
 
 @register(TAG)
 def check_declared(**kwargs: Any) -> list[CheckMessage]:
     """Report declarations in code that are invalid."""
-    problems = ((handler, declared.find_problem(handler)) for handler in declared.declaring_handlers())
-    return [
-        Error(f"The schedule declared by {handler!r} is invalid: {problem}", id="jobs.E009")
-        for handler, problem in problems
-        if problem
-    ]
+    errors: list[CheckMessage] = []
+    for handler in declared.declaring_handlers():
+        try:
+            validation.clean_fields(declared.declared_fields(handler), {})
+            handler.signature.validate({})
+        except JobSchedulerError as error:
+            errors.append(Error(f"The schedule declared by {handler!r} is invalid: {error}", id="jobs.E009"))
+    return errors
 
 
 @register(TAG)
@@ -40,3 +50,21 @@ def check_django_q(**kwargs: Any) -> list[CheckMessage]:
         f"Q_CLUSTER: retry ({retry}) must be more than timeout ({timeout}): a task that is running would start again."
     )
     return [checks.Warning(message, hint="Set timeout, and a retry that is larger.", id="jobs.W004")]
+
+
+def examine() -> Iterator[Any]:
+    """Report schedules that are overdue, and those that the scheduler disabled."""
+    from jobs.management.doctor import Finding, Level  # only the command needs what this imports
+
+    rows = Schedule.objects.all()
+    late = rows.filter(enabled=True, next_fire_at__lt=Now() - timedelta(seconds=LATE_SEC)).count()
+    broken = rows.filter(enabled=False, disabled_reason__startswith=BROKEN_PREFIX).count()
+    if late:
+        message = ngettext("%d is overdue by more than a minute", "%d are overdue by more than a minute", late) % late
+        hint = _("Start a worker with housekeeping, or run `manage.py tick`.")
+        yield Finding("schedules", Level.ERROR, message, hint)
+    if broken:
+        message = ngettext("%d is broken and was disabled", "%d are broken and were disabled", broken) % broken
+        yield Finding("schedules", Level.WARNING, message, _("See `manage.py schedules list`."))
+    if not late and not broken:
+        yield Finding("schedules", Level.OK, _("none is overdue"))

@@ -38,16 +38,6 @@ def declared_fields(handler: Handler[..., Any]) -> dict[str, Any]:
     return {"cron": handler.options.cron, "timezone": handler.options.timezone or "UTC"}
 
 
-def find_problem(handler: Handler[..., Any]) -> str | None:
-    """Return why a declaration is invalid, or None."""
-    try:
-        validation.clean_fields(declared_fields(handler), {})
-        handler.signature.validate({})
-    except JobSchedulerError as error:
-        return str(error)
-    return None
-
-
 def sync(*, retire: bool = False) -> None:
     """Make the rows agree with the code; `retire` also disables those whose declarations are gone.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from jobs import serializers
@@ -15,7 +15,7 @@ from jobs.services.job_spec import JobSpec
 from jobs.states import TERMINAL
 from jobs.validation import fields as parsing
 from schedules.models import Overlap, Schedule
-from schedules.triggers import build_trigger, choose_due_times
+from schedules.triggers import choose_due_times
 
 
 @dataclass
@@ -41,16 +41,7 @@ class FirePlan:
 
 def plan_fires(schedule: Schedule, now: datetime) -> FirePlan:
     """Plan without the database. Any exception is an error of this one row."""
-    assert schedule.next_fire_at is not None
-    due_times = choose_due_times(
-        build_trigger(schedule),
-        schedule.next_fire_at.astimezone(UTC),
-        now,
-        catch_up=schedule.catch_up,
-        catch_up_max=schedule.catch_up_max,
-        grace_sec=schedule.misfire_grace_sec,
-        fires_left=schedule.fires_left,
-    )
+    due_times = choose_due_times(schedule, now)
     missed = ""
     if due_times.missed_since is not None:
         since = serializers.format_time(due_times.missed_since)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -44,12 +44,15 @@ _ADVANCE = """
 
 
 def fire_due(now: datetime | None = None) -> int:
-    """Fire due schedules for ROUND_SEC at most. Return the number of jobs inserted."""
+    """Fire due schedules, each once, for ROUND_SEC at most. Return the number of jobs inserted."""
     moment, deadline, job_count = now or clock.now(), time.monotonic() + ROUND_SEC, 0
-    for schedule_ids in _due_batches(moment):
-        job_count += _fire_batch(schedule_ids, moment)
+    after_last = Q()  # one that cannot be fired stays due, and must not block the others
+    while rows := list(_due_schedules(moment).filter(after_last).values_list("next_fire_at", "pk")[:BATCH_SIZE]):
+        job_count += _fire_batch([pk for _next_fire_at, pk in rows], moment)
         if time.monotonic() > deadline:
             break
+        next_fire_at, last_pk = rows[-1]
+        after_last = Q(next_fire_at__gt=next_fire_at) | Q(next_fire_at=next_fire_at, pk__gt=last_pk)
     return job_count
 
 
@@ -63,15 +66,6 @@ def fire_schedule(schedule: Schedule, now: datetime) -> None:
         logger.warning("schedule %s cannot be fired before its change: %s", schedule.name, error)
         return
     _write_plans([plan])
-
-
-def _due_batches(now: datetime) -> Iterator[list[UUID]]:
-    """Yield the ids of due schedules in order, each once: one that cannot be fired does not block the others."""
-    after_last = Q()
-    while rows := list(_due_schedules(now).filter(after_last).values_list("next_fire_at", "pk")[:BATCH_SIZE]):
-        yield [pk for _next_fire_at, pk in rows]
-        next_fire_at, last_pk = rows[-1]
-        after_last = Q(next_fire_at__gt=next_fire_at) | Q(next_fire_at=next_fire_at, pk__gt=last_pk)
 
 
 def _fire_batch(schedule_ids: Sequence[UUID], now: datetime) -> int:

@@ -18,7 +18,6 @@ from schedules.models import CatchUp, Schedule
 
 MIN_GRACE = timedelta(seconds=5)  # a running scheduler may be this late under load
 FIRES_PER_ROUND = 100  # of one schedule; the others follow in the next rounds
-_FIRST_SPAN = timedelta(minutes=2)
 
 
 class Trigger(Protocol):
@@ -78,7 +77,7 @@ def latest_due(trigger: Trigger, first: datetime, now: datetime, limit: int) -> 
 
     The search goes back from now in growing spans: a schedule that was down for years has millions of due times.
     """
-    span = _FIRST_SPAN
+    span = timedelta(minutes=2)
     while True:
         is_complete = now - first <= span
         start = first if is_complete else trigger.next_after(now - span)
@@ -97,23 +96,13 @@ class DueTimes:
     missed_since: datetime | None = None
 
 
-def choose_due_times(
-    trigger: Trigger,
-    first: datetime,
-    now: datetime,
-    *,
-    catch_up: str,
-    catch_up_max: int,
-    grace_sec: int,
-    fires_left: int | None,
-) -> DueTimes:
-    """Decide which due times to fire now, starting with the pending one, `first`.
-
-    `fires_left` is the number of fires that the schedule still may have, None for any number.
-    """
+def choose_due_times(schedule: Schedule, now: datetime) -> DueTimes:
+    """Decide which due times of a schedule to fire now, starting with the pending one."""
+    assert schedule.next_fire_at is not None
+    trigger, first = build_trigger(schedule), schedule.next_fire_at.astimezone(UTC)
     due: list[datetime] = []
-    if now - first > max(timedelta(seconds=grace_sec), MIN_GRACE):
-        limit = {CatchUp.NONE: 0, CatchUp.LATEST: 1}.get(CatchUp(catch_up), catch_up_max)
+    if now - first > max(timedelta(seconds=schedule.misfire_grace_sec), MIN_GRACE):
+        limit = {CatchUp.NONE: 0, CatchUp.LATEST: 1}.get(CatchUp(schedule.catch_up), schedule.catch_up_max)
         due = latest_due(trigger, first, now, limit) if limit else []
         missed_since = None if due and due[0] == first else first
         next_at = due[FIRES_PER_ROUND] if len(due) > FIRES_PER_ROUND else trigger.next_after(now)
@@ -124,6 +113,6 @@ def choose_due_times(
             due.append(following)
             following = trigger.next_after(following)
         chosen = DueTimes(due, following)
-    if fires_left is not None and len(chosen.to_fire) >= fires_left:
-        return DueTimes(chosen.to_fire[:fires_left], None, chosen.missed_since)
+    if schedule.fires_left is not None and len(chosen.to_fire) >= schedule.fires_left:
+        return DueTimes(chosen.to_fire[: schedule.fires_left], None, chosen.missed_since)
     return chosen

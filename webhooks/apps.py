@@ -27,6 +27,6 @@ class WebhooksConfig(AppConfig):
 
     def examine(self) -> Iterator[Any]:
         """Yield the findings of `manage.py doctor`."""
-        from webhooks.doctor import examine
+        from webhooks.checks import examine
 
-        yield from examine()
+        return examine()
