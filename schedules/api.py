@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from django.http import HttpResponse
@@ -31,6 +32,7 @@ from schedules.schemas import (
 )
 from schedules.serializers import serialize_fire, serialize_schedule, serialize_upcoming
 
+admin_operation = partial(operation, scope="admin")
 router = Router(tags=["schedules"])
 ReasonBody = Annotated[VerbIn, OptionalJsonBody()]
 NEWEST_FIRST = Order(Schedule, ("-id",))
@@ -53,9 +55,7 @@ def schedules_list(request: ApiRequest, query: Annotated[ScheduleFilters, Strict
 
 @router.post(
     "/schedules",
-    **operation(
-        "schedules_create", {201: ScheduleOut}, scope="admin", body=True, problems=[409], summary="Create a schedule"
-    ),
+    **admin_operation("schedules_create", {201: ScheduleOut}, body=True, problems=[409], summary="Create a schedule"),
 )
 def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, JsonBody()]) -> HttpResponse:
     """It first fires at its next due time. A cron that never comes due and an unknown timezone give 422."""
@@ -81,9 +81,7 @@ def schedules_get(request: ApiRequest, schedule_id: Id) -> HttpResponse:
 
 @router.patch(
     "/schedules/{schedule_id}",
-    **operation(
-        "schedules_update", ScheduleOut, scope="admin", body=True, problems=[404, 409], summary="Change a schedule"
-    ),
+    **admin_operation("schedules_update", ScheduleOut, body=True, problems=[404, 409], summary="Change a schedule"),
 )
 def schedules_update(request: ApiRequest, schedule_id: Id, body: Annotated[ScheduleEdits, JsonBody()]) -> HttpResponse:
     """Jobs inserted before keep their values (INV-005). What came due before the change is still fired."""
@@ -94,7 +92,7 @@ def schedules_update(request: ApiRequest, schedule_id: Id, body: Annotated[Sched
 
 @router.delete(
     "/schedules/{schedule_id}",
-    **operation("schedules_delete", {204: None}, scope="admin", problems=[404], summary="Delete a schedule"),
+    **admin_operation("schedules_delete", {204: None}, problems=[404], summary="Delete a schedule"),
 )
 def schedules_delete(request: ApiRequest, schedule_id: Id) -> HttpResponse:
     """Deletes its history of fires, too. Its jobs stay."""

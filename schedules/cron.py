@@ -38,9 +38,8 @@ FIELD_LABELS = {
 }
 _FIELD_CHARACTERS = re.compile(r"[A-Za-z0-9*/,#-]+(?:[ \t]+[A-Za-z0-9*/,#-]+)*")
 _EXCLUDED_ZONES = frozenset({"localtime", "posixrules", "Factory"})  # the zone of this host, or no zone
-_SECOND = timedelta(seconds=1)
-_DAY = timedelta(days=1)
-_REFERENCE_DATE = datetime(2024, 1, 1)  # noqa: DTZ001 — on a clock without a zone
+SECOND = timedelta(seconds=1)
+REFERENCE_DATE = datetime(2024, 1, 1)  # noqa: DTZ001 — on a clock without a zone
 
 
 class CronError(ValueError):
@@ -63,7 +62,7 @@ def parse_expression(text: str) -> str:
         raise CronError(_("has %d fields; it needs 5: minute, hour, day of the month, month, weekday") % len(parts))
     fields = " ".join(parts)
     try:
-        is_never_due = next(iter(CronSim(fields, _REFERENCE_DATE)), None) is None
+        is_never_due = next(iter(CronSim(fields, REFERENCE_DATE)), None) is None
     except CronSimError as error:
         is_never_due = _has_impossible_date(fields)
         if not is_never_due:
@@ -103,10 +102,10 @@ class Cron:
 
     def find_skipped_time(self, due: datetime) -> datetime | None:
         """Return the local time that a gap skipped, if that is why `due` is a due time; else None."""
-        gap_start = wall_time(self.zone, due - _SECOND) + _SECOND
+        gap_start = wall_time(self.zone, due - SECOND) + SECOND
         if self.follows_wall_clock or gap_start >= wall_time(self.zone, due):
             return None
-        local = self._next_local_time(gap_start - _SECOND)
+        local = self._next_local_time(gap_start - SECOND)
         return local if local is not None and local < wall_time(self.zone, due) else None
 
     def _next_fixed_time(self, moment: datetime) -> datetime | None:
@@ -124,7 +123,7 @@ class Cron:
             change = find_clock_change(self.zone, start, due)
             if change is None:
                 return due.astimezone(UTC)
-            start, start_local = change, wall_time(self.zone, change) - _SECOND
+            start, start_local = change, wall_time(self.zone, change) - SECOND
         return None
 
     def _next_local_time(self, local: datetime) -> datetime | None:
@@ -142,8 +141,8 @@ def _has_impossible_date(fields: str) -> bool:
     """Return whether cronsim rejects day and month together only, as in the 31st of February."""
     minute, hour, day, month, weekday = fields.split()
     try:
-        CronSim(f"{minute} {hour} {day} * {weekday}", _REFERENCE_DATE)
-        CronSim(f"{minute} {hour} * {month} {weekday}", _REFERENCE_DATE)
+        CronSim(f"{minute} {hour} {day} * {weekday}", REFERENCE_DATE)
+        CronSim(f"{minute} {hour} * {month} {weekday}", REFERENCE_DATE)
     except CronSimError:
         return False
     return True
@@ -176,7 +175,7 @@ def find_clock_change(zone: ZoneInfo, after: datetime, until: datetime) -> datet
     """Return the first moment of `after` < t <= `until` at which the clocks of a zone change, or None."""
     offset = after.astimezone(zone).utcoffset()
     while after < until:
-        step = min(after + _DAY, until)
+        step = min(after + timedelta(days=1), until)
         if step.astimezone(zone).utcoffset() != offset:
             return _locate_change(zone, after, step)
         after = step

@@ -9,12 +9,10 @@ from cronsim import CronSim, CronSimError
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from schedules.cron import Cron, CronError, find_clock_change, parse_expression, wall_time
+from schedules.cron import REFERENCE_DATE, SECOND, Cron, CronError, find_clock_change, parse_expression, wall_time
 from schedules.models import Schedule
 from schedules.triggers import Trigger
 
-_REFERENCE_DATE = datetime(2024, 1, 1)  # noqa: DTZ001 — on a clock without a zone
-_SECOND = timedelta(seconds=1)
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
@@ -30,7 +28,7 @@ def describe_rule(schedule: Schedule) -> str:
 def describe_cron(expression: str) -> str:
     """Return an expression in words; empty for an invalid one."""
     try:
-        return str(CronSim(parse_expression(expression), _REFERENCE_DATE).explain())
+        return str(CronSim(parse_expression(expression), REFERENCE_DATE).explain())
     except (CronError, CronSimError):
         return ""
 
@@ -50,7 +48,7 @@ def describe_clock_change(trigger: Trigger, zone: ZoneInfo, due: datetime) -> st
     change = _find_change_on_day(zone, due)
     if change is None:
         return None
-    before, after = wall_time(zone, change - _SECOND) + _SECOND, wall_time(zone, change)
+    before, after = wall_time(zone, change - SECOND) + SECOND, wall_time(zone, change)
     if after < before and after <= wall_time(zone, due) < before:
         local = due.astimezone(zone)
         if local.fold:
@@ -73,7 +71,7 @@ def _find_change_on_day(zone: ZoneInfo, due: datetime) -> datetime | None:
     try:
         today = wall_time(zone, due).date()
         start, end = (
-            datetime.combine(day, time(), zone).astimezone(UTC) - _SECOND for day in (today, today + timedelta(days=1))
+            datetime.combine(day, time(), zone).astimezone(UTC) - SECOND for day in (today, today + timedelta(days=1))
         )
     except OverflowError:  # the calendar ends
         return None

@@ -16,7 +16,7 @@ from jobs.actors import PYTHON, Actor
 from jobs.contrib import django_q
 from jobs.contrib.django_q import DjangoQSchedule
 from jobs.errors import JobSchedulerError
-from jobs.registry import CONTEXT, Handler, registry
+from jobs.registry import CONTEXT, registry
 from jobs.serializers import format_time
 from jobs.validation import fields
 from schedules import services, validation
@@ -40,8 +40,11 @@ def translate(source: DjangoQSchedule, zone_name: str, warnings: list[str]) -> d
     if source.cluster:
         warnings.append(_("its cluster “%s” is not imported: use a resource") % source.cluster[:100])
     rule = _translate_rule(source, zone_name, warnings)
-    handler = _find_handler(source.func)
-    keywords = _parse_keywords(source.kwargs)
+    handlers = map(registry.get, registry.names())
+    matches = [known for known in handlers if source.func in (known.name, known.path, *known.options.aliases)]
+    if not matches:
+        raise NotImportable(_("“%s” is no job type: put @job on it") % source.func[:200])
+    handler, keywords = matches[0], _parse_keywords(source.kwargs)
     if keywords.pop("q_options", None):
         warnings.append(_("its q_options are not imported"))
     parameters = inspect.signature(handler.__wrapped__).parameters.values()
@@ -97,14 +100,6 @@ def _build_cron(kind: str, first: datetime, warnings: list[str]) -> str:
     if first.day > (DAYS_IN_EVERY_MONTH if kind != "Y" or first.month == 2 else 31):
         warnings.append(_("months without a day %d are left out; django-q2 takes their last day") % first.day)
     return f"{at} {first.day} {'*' if step == 1 else ','.join(map(str, months))} *"
-
-
-def _find_handler(func: str) -> Handler[..., Any]:
-    """Return the handler by its job type, or by the dotted path of its function."""
-    for name in registry.names():
-        if func in (name, registry.get(name).path, *registry.get(name).options.aliases):
-            return registry.get(name)
-    raise NotImportable(_("“%s” is no job type: put @job on it") % func[:200])
 
 
 def _parse_keywords(text: str | None) -> dict[str, Any]:

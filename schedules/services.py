@@ -21,7 +21,7 @@ from jobs.actors import PYTHON, Actor
 from jobs.errors import Conflict, InvalidInput, NotFound
 from jobs.models import Job, JobTemplate
 from jobs.services import job_spec
-from jobs.services.jobs import REASON_LENGTH, submit_spec
+from jobs.services.jobs import submit_spec
 from jobs.services.templates import NameTaken
 from jobs.validation import fields
 from schedules import validation
@@ -98,7 +98,7 @@ def enable(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Schedule:
     """Fire again from the next due time on. What came due while it was disabled is not fired."""
-    _parse_reason(reason)
+    fields.parse_reason(reason)
     with _edit_locked(schedule_id, tenant) as schedule:
         if not schedule.enabled:
             require_valid(schedule, clock.now())
@@ -111,7 +111,7 @@ def disable(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Schedule:
     """Fire no more, not even what is due at this moment."""
-    reason_text = _parse_reason(reason)
+    reason_text = fields.parse_reason(reason)
     with _edit_locked(schedule_id, tenant) as schedule:
         schedule.disabled_reason = reason_text or (schedule.disabled_reason if not schedule.enabled else "")
         schedule.enabled, schedule.next_fire_at = False, None
@@ -123,7 +123,7 @@ def skip_next(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Schedule:
     """Leave out the next fire; the one after it comes as usual."""
-    reason_text = _parse_reason(reason)
+    reason_text = fields.parse_reason(reason)
     with _edit_locked(schedule_id, tenant) as schedule:
         if not schedule.enabled or schedule.next_fire_at is None:
             raise NothingToSkip(_("“%s” has no next run to skip.") % schedule.name)
@@ -139,13 +139,13 @@ def trigger(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Job:
     """Insert its job now, also while it is disabled or its last job runs. It does not count as a fire."""
-    schedule, reason_text = get(schedule_id, tenant=tenant), _parse_reason(reason)
+    schedule, reason_text = get(schedule_id, tenant=tenant), fields.parse_reason(reason)
     spec = build_spec(schedule, clock.now(), is_fire=False)
     try:
         with db.atomic():
             return submit_spec(spec, actor=actor, reason=reason_text or f"schedule {schedule.name} was triggered").job
     except IntegrityError:  # the foreign key: it was deleted meanwhile
-        raise _not_found() from None
+        raise NotFound(_("There is no such schedule.")) from None
 
 
 def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
@@ -158,10 +158,6 @@ def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     with db.atomic():
         Schedule.objects.filter(pk=schedule.pk).delete()
     _log_change(schedule, "deleted", actor)
-
-
-def _parse_reason(reason: Any) -> str:
-    return fields.parse_text(reason, "reason", max_length=REASON_LENGTH, allow_empty=True) if reason is not None else ""
 
 
 def _log_change(schedule: Schedule, change: str, actor: Actor) -> None:
@@ -182,12 +178,8 @@ def _find(schedules: QuerySet[Schedule], schedule_id: UUID | str) -> Schedule:
     with suppress(NotFound):  # raised for a text that is no UUID
         schedule = schedules.filter(pk=fields.parse_id(schedule_id)).first()
     if schedule is None:
-        raise _not_found()
+        raise NotFound(_("There is no such schedule."))
     return schedule
-
-
-def _not_found() -> NotFound:
-    return NotFound(_("There is no such schedule."))
 
 
 def _apply(schedule: Schedule, cleaned: dict[str, Any], now: datetime) -> None:

@@ -47,6 +47,7 @@ def serialize(schema: type[Out], row: WebhookEndpoint | WebhookDelivery) -> dict
 
 serialize_endpoint = partial(serialize, ListedEndpointOut)
 serialize_delivery = partial(serialize, DeliveryOut)
+admin_operation = partial(operation, scope="admin")
 router = Router(tags=["webhooks"])
 NEWEST_FIRST = Order(WebhookEndpoint, ("-id",))
 LATEST_FIRST = Order(WebhookDelivery, ("-id",))
@@ -66,9 +67,7 @@ def webhooks_list(request: ApiRequest, query: Annotated[EndpointFilters, StrictQ
 
 @router.post(
     "/webhooks",
-    **operation(
-        "webhooks_create", {201: EndpointOut}, scope="admin", body=True, problems=[409], summary="Create an endpoint"
-    ),
+    **admin_operation("webhooks_create", {201: EndpointOut}, body=True, problems=[409], summary="Create an endpoint"),
 )
 def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, JsonBody()]) -> HttpResponse:
     """The response has the secret that signs its deliveries. Store it: it is not shown again."""
@@ -89,9 +88,7 @@ def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
 
 @router.patch(
     "/webhooks/{endpoint_id}",
-    **operation(
-        "webhooks_update", ListedEndpointOut, scope="admin", body=True, problems=[404], summary="Change an endpoint"
-    ),
+    **admin_operation("webhooks_update", ListedEndpointOut, body=True, problems=[404], summary="Change an endpoint"),
 )
 def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[EndpointEdits, JsonBody()]) -> HttpResponse:
     """Changes the given fields. They apply to events from now on."""
@@ -102,7 +99,7 @@ def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[Endpoi
 
 @router.delete(
     "/webhooks/{endpoint_id}",
-    **operation("webhooks_delete", {204: None}, scope="admin", problems=[404], summary="Delete an endpoint"),
+    **admin_operation("webhooks_delete", {204: None}, problems=[404], summary="Delete an endpoint"),
 )
 def webhooks_delete(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     """Deletes its deliveries, too."""
@@ -129,21 +126,18 @@ def webhooks_deliveries(
 
 @router.post(
     "/webhooks/{endpoint_id}/test",
-    **operation(
-        "webhooks_test", {201: DeliveryOut}, scope="admin", problems=[404, 409], summary="Send a test delivery"
-    ),
+    **admin_operation("webhooks_test", {201: DeliveryOut}, problems=[404, 409], summary="Send a test delivery"),
 )
 def webhooks_test(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     """Sends an event `webhook.test`; get the delivery a moment later to see the result. 409 while disabled."""
     principal = request.auth
-    return json_response(
-        serialize_delivery(services.send_test(endpoint_id, tenant=principal.tenant, actor=principal.actor)), 201
-    )
+    delivery = services.send_test(endpoint_id, tenant=principal.tenant, actor=principal.actor)
+    return json_response(serialize_delivery(delivery), 201)
 
 
 @router.post(
     "/webhooks/{endpoint_id}/rotate-secret",
-    **operation("webhooks_rotate_secret", EndpointOut, scope="admin", problems=[404], summary="Replace the secret"),
+    **admin_operation("webhooks_rotate_secret", EndpointOut, problems=[404], summary="Replace the secret"),
 )
 def webhooks_rotate_secret(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     """For 24 hours deliveries are signed with both secrets, so that the receiver can switch."""
@@ -187,6 +181,5 @@ def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse
 def webhook_deliveries_resend(request: ApiRequest, delivery_id: Id) -> HttpResponse:
     """At once, in any status, with the same `webhook-id` and bytes, and with all retries again."""
     principal = request.auth
-    return json_response(
-        serialize_delivery(services.resend(delivery_id, tenant=principal.tenant, actor=principal.actor))
-    )
+    delivery = services.resend(delivery_id, tenant=principal.tenant, actor=principal.actor)
+    return json_response(serialize_delivery(delivery))

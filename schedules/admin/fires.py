@@ -76,11 +76,9 @@ def latest_fires(schedule_ids: Sequence[UUID]) -> dict[UUID, list[FireOutcome]]:
     # The due time to read from is found along the index, so that years of fires cost nothing.
     nth_latest = Subquery(own.order_by("-fire_time")[PAST_SHOWN - 1 : PAST_SHOWN])
     first = Subquery(own.order_by("fire_time")[:1])
-    schedules: Any = (
-        Schedule.objects.filter(pk__in=list(schedule_ids)).order_by().annotate(since=Coalesce(nth_latest, first))
-    )
+    schedules: Any = Schedule.objects.filter(pk__in=list(schedule_ids)).order_by()
     wanted = Q()
-    for schedule_id, since in schedules.values_list("pk", "since"):
+    for schedule_id, since in schedules.values_list("pk", Coalesce(nth_latest, first)):
         if since is not None:
             wanted |= Q(schedule_id=schedule_id, fire_time__gte=since)
     if not wanted:
@@ -102,18 +100,16 @@ def draw_chart(fires: Sequence[FireOutcome]) -> SafeString | None:
     drawn = fires[-PAST_SHOWN:]
     failed = sum(fire.status == Status.FAILED for fire in drawn)
     label = _("The last %(count)d fires, %(failed)d of them failed") % {"count": len(drawn), "failed": failed}
-    bars = format_html_join("", BAR, (_bar_attributes(index, fire) for index, fire in enumerate(drawn)))
+    bars = []
+    for index, (due, status_text) in enumerate(drawn):
+        status = None if status_text is None else Status(status_text)
+        height = 6 if status is None else BAR_HEIGHTS.get(status, 6)
+        kind = status.lower() if status in (Status.COMPLETED, Status.FAILED, Status.RUNNING, Status.QUEUED) else "other"
+        outcome = _("forgotten") if status is None else STATUS_LABELS[status]
+        title = f"{formats.date_format(timezone.localtime(due), 'Y-m-d H:i')} {outcome}"
+        bars.append((kind, index * (BAR_WIDTH + BAR_GAP), CHART_HEIGHT - height, BAR_WIDTH, height, title))
     width = len(drawn) * (BAR_WIDTH + BAR_GAP)
-    return format_html(SVG, width, CHART_HEIGHT, width, CHART_HEIGHT, label, bars)
-
-
-def _bar_attributes(index: int, fire: FireOutcome) -> tuple[Any, ...]:
-    status = None if fire.status is None else Status(fire.status)
-    height = 6 if status is None else BAR_HEIGHTS.get(status, 6)
-    kind = status.lower() if status in (Status.COMPLETED, Status.FAILED, Status.RUNNING, Status.QUEUED) else "other"
-    outcome = _("forgotten") if status is None else STATUS_LABELS[status]
-    title = f"{formats.date_format(timezone.localtime(fire.due), 'Y-m-d H:i')} {outcome}"
-    return (kind, index * (BAR_WIDTH + BAR_GAP), CHART_HEIGHT - height, BAR_WIDTH, height, title)
+    return format_html(SVG, width, CHART_HEIGHT, width, CHART_HEIGHT, label, format_html_join("", BAR, bars))
 
 
 def next_fires(admin: ModelAdmin, request: HttpRequest) -> SafeString | None:
@@ -134,6 +130,5 @@ def alert_overdue(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
     first = due.order_by("next_fire_at").values_list("next_fire_at", flat=True).first()
     if first is not None and request.user.has_perm(VIEW_PERMISSION):
         url = list_url(site, Schedule) if site.is_registered(Schedule) else ""
-        yield Alert(
-            _("Schedules are late: one was due %s ago.") % format_rough_duration(now - first), url, _("Schedules")
-        )
+        message = _("Schedules are late: one was due %s ago.") % format_rough_duration(now - first)
+        yield Alert(message, url, _("Schedules"))

@@ -19,10 +19,8 @@ from jobs.admin.base import ConsoleAdmin
 from jobs.errors import JobSchedulerError
 from schedules import history, validation
 from schedules.describe import describe_rule
-from schedules.history import UpcomingFire
 from schedules.models import Schedule
 
-DEFAULT_COUNT = 5
 RULE_FIELDS = ("cron", "every_sec", "run_at")
 
 
@@ -43,7 +41,7 @@ class RulePreview:
     description: str = ""
     zone: str = ""
     problem: str = ""
-    upcoming: list[UpcomingFire] = field(default_factory=list)
+    upcoming: list[history.UpcomingFire] = field(default_factory=list)
 
 
 def preview_form(data: Any) -> RulePreview:
@@ -66,7 +64,7 @@ def preview_form(data: Any) -> RulePreview:
         return RulePreview(problem=str(error))
 
 
-def preview_schedule(schedule: Schedule, count: int = DEFAULT_COUNT) -> RulePreview:
+def preview_schedule(schedule: Schedule, count: int = history.DEFAULT_COUNT) -> RulePreview:
     """Preview the rule of a schedule; raise BrokenSchedule for an invalid row."""
     return RulePreview(describe_rule(schedule), schedule.timezone, "", history.preview_schedule(schedule, count))
 

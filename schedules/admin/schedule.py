@@ -108,7 +108,8 @@ class ScheduleForm(forms.ModelForm):
         """
         is_new, shown = self.instance._state.adding, set(self._meta.fields or ()) & self.cleaned_data.keys()
         names = [name for name in VALIDATORS if name in shown and (is_new or name in self.changed_data)]
-        return {name: _service_value(self.cleaned_data[name]) for name in names}
+        values = {name: None if self.cleaned_data[name] == "" else self.cleaned_data[name] for name in names}
+        return values | {name: value.name for name, value in values.items() if isinstance(value, JobTemplate)}
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -135,16 +136,6 @@ class ScheduleForm(forms.ModelForm):
             self.add_error(field if field in self.fields else None, message)
 
 
-def _service_value(value: Any) -> Any:
-    if isinstance(value, JobTemplate):
-        return value.name
-    return None if value == "" else value
-
-
-def _can_skip(schedule: Schedule) -> bool:
-    return schedule.enabled and schedule.next_fire_at is not None
-
-
 OBJECT_ACTIONS = (
     ObjectAction(
         "trigger",
@@ -161,7 +152,7 @@ OBJECT_ACTIONS = (
         ngettext_lazy("%(count)d schedule skips a fire", "%(count)d schedules skip a fire", "count"),
         f"{APP_LABEL}.skip_schedule",
         call_with_key(services.skip_next),
-        _can_skip,
+        lambda schedule: schedule.enabled and schedule.next_fire_at is not None,
     ),
     ObjectAction(
         "enable",

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs.management import base
-from schedules.django_q2 import ImportResult, import_schedules
+from schedules.django_q2 import import_schedules
 
 HEADINGS = ("SOURCE", "NAME", "WHEN", "RESULT")
 
@@ -37,7 +37,11 @@ class Command(base.CliCommand):
         if options["json"]:
             self.write_json([asdict(row) for row in results])
         else:
-            self.write_table(HEADINGS, [(row.source, row.name, row.when, _describe(row)) for row in results])
+            rows = []
+            for row in results:
+                result = f"{row.result}: {row.reason}" if row.reason else row.result
+                rows.append((row.source, row.name, row.when, "; ".join([result, *row.warnings])))
+            self.write_table(HEADINGS, rows)
             if any(row.result == "made" and row.fires_twice for row in results):
                 self.stderr.write(
                     _("Both schedulers run them until django-q2 is stopped or --disable-source is given.")
@@ -46,7 +50,3 @@ class Command(base.CliCommand):
         if refused_count:
             message = ngettext("%d schedule was not imported.", "%d schedules were not imported.", refused_count)
             raise CommandError(message % refused_count, returncode=base.REFUSED)
-
-
-def _describe(row: ImportResult) -> str:
-    return "; ".join([f"{row.result}: {row.reason}" if row.reason else row.result, *row.warnings])

@@ -139,15 +139,13 @@ def _format_row(schedule: Schedule) -> tuple[object, ...]:
     job_type = schedule.job_type or (schedule.template.name if schedule.template else "")
     state = _("enabled") if schedule.enabled else _("disabled: %s") % (schedule.disabled_reason or _("by an operator"))
     times = (format_time(schedule.next_fire_at) or "-", format_time(schedule.last_fire_at) or "-")
-    return (schedule.name, schedule.tenant, describe_rule(schedule), job_type, *times, state)
-
-
-def describe_rule(schedule: Schedule) -> str:
     if schedule.cron is not None:
-        return f"{schedule.cron} {schedule.timezone}"
-    if schedule.every_sec is not None:
-        return _("every %d s") % schedule.every_sec
-    return _("once, at %s") % format_time(schedule.run_at)
+        rule = f"{schedule.cron} {schedule.timezone}"
+    elif schedule.every_sec is not None:
+        rule = _("every %d s") % schedule.every_sec
+    else:
+        rule = _("once, at %s") % format_time(schedule.run_at)
+    return (schedule.name, schedule.tenant, rule, job_type, *times, state)
 
 
 def add_options(parser: CommandParser) -> None:
