@@ -177,7 +177,11 @@ def _create(
     warnings: list[str] = []
     values = translate(source, zone_name, warnings)
     row.warnings += warnings
-    row.when = _describe_rule(values)
+    if "cron" in values:
+        row.when = f"{values['cron']} {values['timezone']}"
+    else:
+        has_interval = "every_sec" in values
+        row.when = f"every {values['every_sec']} s" if has_interval else f"once, at {format_time(values['run_at'])}"
     if Schedule.objects.filter(tenant=tenant, name=values["name"]).exists():
         values["name"] = f"{values['name'][:170]} ({row.source})"  # unique
     row.name = values["name"]
@@ -186,9 +190,3 @@ def _create(
         row.result = "would be made"
     else:
         services.create(values, tenant=tenant, actor=actor, source=row.source)
-
-
-def _describe_rule(values: dict[str, Any]) -> str:
-    if "cron" in values:
-        return f"{values['cron']} {values['timezone']}"
-    return f"every {values['every_sec']} s" if "every_sec" in values else f"once, at {format_time(values['run_at'])}"

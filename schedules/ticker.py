@@ -55,7 +55,14 @@ class Ticker:
         called_by_loop, self._called_by_loop = self._called_by_loop, False
         if called_by_loop and time.monotonic() < self._next_check_at:
             return 0
-        self._sync_declared_once()
+        if not self._is_synced:
+            try:
+                declared.sync()
+            except OUTAGE_ERRORS:
+                raise
+            except Exception:  # an error in the schedules that this process's code declares must not stop the others
+                logger.exception("schedules declared in code could not be synced")
+            self._is_synced = True
         changes_seen = self._changes_seen
         due = _read_next_due()
         job_count = fire_due(due.now) if due.now is not None and due.wait_sec <= 0 else 0
@@ -66,18 +73,6 @@ class Ticker:
         if changes_seen != self._changes_seen:  # the rows may have been read before that change
             self._next_check_at = 0.0
         return job_count
-
-    def _sync_declared_once(self) -> None:
-        """Sync the schedules that this process's code declares. An error in them must not stop the others."""
-        if self._is_synced:
-            return
-        try:
-            declared.sync()
-        except OUTAGE_ERRORS:
-            raise
-        except Exception:
-            logger.exception("schedules declared in code could not be synced")
-        self._is_synced = True
 
 
 def _read_next_due() -> NextDue:

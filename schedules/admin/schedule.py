@@ -1,20 +1,26 @@
-"""Schedules in the console: the list, the page with past and upcoming fires, and the form."""
+"""Schedules in the console: the list, the page with past and upcoming fires, and the form with its preview."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 from django import forms
+from django.core.exceptions import PermissionDenied
 from django.db.models import Count, Max, Model, OuterRef, Q, QuerySet, Subquery, Sum
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
+from django.views.decorators.csrf import csrf_protect
+from django.views.decorators.http import require_http_methods
 
-from jobs import actors, db
-from jobs.admin.base import can_view_payload
+from jobs import actors, clock, db
+from jobs.admin.base import can_view_payload, fieldset
 from jobs.admin.filters import EnabledFilter, JobTypeFilter
 from jobs.admin.formatting import (
     badge,
@@ -32,12 +38,11 @@ from jobs.admin.formatting import (
 from jobs.admin.forms import JsonField
 from jobs.admin.object_actions import ObjectAction, ServiceBackedAdmin, call_with_key
 from jobs.admin.screens import latest_event_id
-from jobs.errors import InvalidInput
+from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
 from jobs.registry import registry
-from schedules import history, services
-from schedules.admin import fires, preview
-from schedules.admin.preview import PreviewAdmin
+from schedules import history, services, validation
+from schedules.admin import fires
 from schedules.cron import ZONE_NAME_LENGTH, zone_names
 from schedules.describe import describe_rule
 from schedules.models import CatchUp, Schedule, ScheduleFire
@@ -58,8 +63,7 @@ STATE_FIELDS = (
 
 class TemplateChoiceField(forms.ModelChoiceField):
     def label_from_instance(self, obj: Any) -> str:
-        template: JobTemplate = obj
-        return template.name if template.tenant == "default" else f"{template.name} ({template.tenant})"
+        return obj.name if obj.tenant == "default" else f"{obj.name} ({obj.tenant})"
 
 
 class ScheduleForm(forms.ModelForm):
@@ -119,7 +123,10 @@ class ScheduleForm(forms.ModelForm):
             try:
                 services.require_valid_fields(self.collect_fields(), tenant=tenant, schedule_id=schedule_id)
             except InvalidInput as error:
-                self._add_service_errors(error)
+                for problem in error.errors:
+                    field_name, *steps = [str(step) for step in problem["loc"]] or [""]
+                    message = f"{'.'.join(steps)}: {problem['msg']}" if steps else problem["msg"]
+                    self.add_error(field_name if field_name in self.fields else None, message)
         if cleaned.get("params") is None and "params" in cleaned:
             cleaned["params"] = {}
         return cleaned
@@ -128,12 +135,50 @@ class ScheduleForm(forms.ModelForm):
         """Leave validation to the services: a database constraint would report nothing but its name."""
         return (VALIDATORS.keys() - {"name"}) | super()._get_validation_exclusions()  # type: ignore[misc]
 
-    def _add_service_errors(self, error: InvalidInput) -> None:
-        for problem in error.errors:
-            field = str(problem["loc"][0]) if problem["loc"] else ""
-            path = ".".join(str(step) for step in problem["loc"][1:])
-            message = f"{path}: {problem['msg']}" if path else problem["msg"]
-            self.add_error(field if field in self.fields else None, message)
+
+class RuleForm(forms.Form):
+    """The fields of a schedule's form that decide when it is due. Other fields of the request are ignored."""
+
+    cron = forms.CharField(required=False, max_length=1000)
+    timezone = forms.CharField(required=False, max_length=1000)
+    every_sec = forms.CharField(required=False, max_length=100)
+    anchor_at = forms.SplitDateTimeField(required=False)
+    run_at = forms.SplitDateTimeField(required=False)
+
+
+@dataclass(frozen=True)
+class RulePreview:
+    """A described rule and its next due times, or the problem with it."""
+
+    description: str = ""
+    zone: str = ""
+    problem: str = ""
+    upcoming: list[history.UpcomingFire] = field(default_factory=list)
+
+
+def preview_form(data: Any) -> RulePreview:
+    """Preview a form that is not complete yet."""
+    form = RuleForm(data)
+    if not form.is_valid():
+        errors = (f"{name}: {' '.join(map(str, messages))}" for name, messages in form.errors.items())
+        return RulePreview(problem=" ".join(errors))
+    fields = {name: value for name, value in form.cleaned_data.items() if value not in (None, "")}
+    if len([name for name in ("cron", "every_sec", "run_at") if name in fields]) != 1:
+        return RulePreview(problem=_now("Say exactly one of a cron expression, an interval and a single time."))
+    try:
+        if "every_sec" in fields:
+            fields["every_sec"] = int(fields["every_sec"])
+        else:
+            fields.pop("anchor_at", None)
+        cleaned = {"timezone": "UTC", **validation.clean_fields(fields, {})}
+        return preview_schedule(Schedule(enabled=False, created_at=clock.now(), **cleaned))
+    except (JobSchedulerError, ValueError) as error:
+        return RulePreview(problem=str(error))
+
+
+def preview_schedule(schedule: Schedule, count: int = history.DEFAULT_COUNT) -> RulePreview:
+    """Preview the rule of a schedule; raise BrokenSchedule for an invalid row."""
+    return RulePreview(describe_rule(schedule), schedule.timezone, "", history.preview_schedule(schedule, count))
 
 
 OBJECT_ACTIONS = (
@@ -175,7 +220,7 @@ OBJECT_ACTIONS = (
 )
 
 
-class ScheduleAdmin(PreviewAdmin, ServiceBackedAdmin):
+class ScheduleAdmin(ServiceBackedAdmin):
     delete_service = staticmethod(services.delete)
     object_actions = OBJECT_ACTIONS
     form = ScheduleForm
@@ -192,22 +237,22 @@ class ScheduleAdmin(PreviewAdmin, ServiceBackedAdmin):
     qualifiers = {"type": "job_type", "tenant": "tenant", "resource": "resource", "target": "target"}
     readonly_fields = STATE_FIELDS
     shown_fieldsets = (
-        (
-            _("What"),
-            {"fields": ("shown_name", "tenant", "job_source", "priority", "target", "resource", "fire_time_param")},
-        ),
-        (_("When"), {"fields": ("shown_rule", "run_at", "anchor_at", "max_fires", "enabled")}),
-        (_("If late"), {"fields": ("catch_up", "catch_up_max", "overlap", "misfire_grace_sec", "jitter_sec")}),
-        (_("State"), {"fields": STATE_FIELDS}),
+        fieldset(_("What"), "shown_name", "tenant", "job_source", "priority", "target", "resource", "fire_time_param"),
+        fieldset(_("When"), "shown_rule", "run_at", "anchor_at", "max_fires", "enabled"),
+        fieldset(_("If late"), "catch_up", "catch_up_max", "overlap", "misfire_grace_sec", "jitter_sec"),
+        fieldset(_("State"), *STATE_FIELDS),
     )
     edited_fieldsets = (
-        (_("When"), {"fields": ("cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires")}),
-        (_("If late"), {"fields": ("catch_up", "catch_up_max", "misfire_grace_sec", "overlap", "jitter_sec")}),
+        fieldset(_("When"), "cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires"),
+        fieldset(_("If late"), "catch_up", "catch_up_max", "misfire_grace_sec", "overlap", "jitter_sec"),
     )
 
     shown_reason = column(_("disabled because"), "disabled_reason", text_block)
     shown_note = column(_("note"), "note", text_block)
     shown_params = column(_("params"), "params", json_block)
+
+    class Media:
+        js = ("schedules/preview.js",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
         status = Job.objects.filter(pk=OuterRef("last_job_id")).values("status")
@@ -215,13 +260,13 @@ class ScheduleAdmin(PreviewAdmin, ServiceBackedAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         if obj is not None and not self.has_change_permission(request, obj):
-            payload = {"fields": ("shown_params",)} if can_view_payload(request) else {"fields": ()}
-            return [*self.shown_fieldsets, (_("Payload"), payload)]
+            payload = ("shown_params",) if can_view_payload(request) else ()
+            return [*self.shown_fieldsets, fieldset(_("Payload"), *payload)]
         params = ("params",) if obj is None or can_view_payload(request) else ()
         fields = ("name", *(("tenant",) if obj is None else ()), "enabled", "job_type", "template", *params)
-        job_fields = ("fire_time_param", "priority", "target", "resource")
-        state = () if obj is None else ((_("State"), {"fields": ("tenant", *STATE_FIELDS), "classes": ("collapse",)}),)
-        return [(_("What"), {"fields": (*fields, *job_fields)}), *self.edited_fieldsets, *state]
+        job = fieldset(_("What"), *fields, "fire_time_param", "priority", "target", "resource")
+        state = () if obj is None else (fieldset(_("State"), "tenant", *STATE_FIELDS, folded=True),)
+        return [job, *self.edited_fieldsets, *state]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
         return (*self.readonly_fields, *(("tenant",) if obj is not None else ()))
@@ -267,10 +312,10 @@ class ScheduleAdmin(PreviewAdmin, ServiceBackedAdmin):
     @computed_column(_("when"))
     def shown_rule(self, schedule: Schedule) -> SafeString:
         """Return the rule in words and, for cron, as an expression."""
-        if schedule.cron is None:
-            return isolate_text(describe_rule(schedule))
-        expression = format_html("{} <samp>{}</samp>", isolate_text(schedule.timezone), isolate_text(schedule.cron))
         description = describe_rule(schedule)
+        if schedule.cron is None:
+            return isolate_text(description)
+        expression = format_html("{} <samp>{}</samp>", isolate_text(schedule.timezone), isolate_text(schedule.cron))
         if not description:
             return expression
         return format_html('{}<br><span class="jc-small jc-muted">{}</span>', description, expression)
@@ -288,10 +333,9 @@ class ScheduleAdmin(PreviewAdmin, ServiceBackedAdmin):
         if schedule.last_fire_at is None:
             return None
         status = getattr(schedule, "last_status", None)
+        shown_status = status_badge(status) if status else ""
         chart = fires.draw_chart(getattr(schedule, "fire_outcomes", ())) or ""
-        return format_html(
-            "{} {}<br>{}", status_badge(status) if status else "", format_relative_time(schedule.last_fire_at), chart
-        )
+        return format_html("{} {}<br>{}", shown_status, format_relative_time(schedule.last_fire_at), chart)
 
     @computed_column(_("next"))
     def next_fire(self, schedule: Schedule) -> SafeString | None:
@@ -301,18 +345,16 @@ class ScheduleAdmin(PreviewAdmin, ServiceBackedAdmin):
         if schedule.next_fire_at is None:
             return None
         try:
-            notes = [fire.note for fire in history.preview_schedule(schedule, 1) if fire.note]
+            notes = [isolate_text(fire.note) for fire in history.preview_schedule(schedule, 1) if fire.note]
         except BrokenSchedule:
             notes = []
-        return format_html(
-            "{} {}", format_relative_time(schedule.next_fire_at), isolate_text(notes[0]) if notes else ""
-        )
+        return format_html("{} {}", format_relative_time(schedule.next_fire_at), notes[0] if notes else "")
 
     def page_context(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
         try:
-            rule_preview = preview.preview_schedule(row, UPCOMING_SHOWN)
+            rule_preview = preview_schedule(row, UPCOMING_SHOWN)
         except BrokenSchedule as error:
-            rule_preview = preview.RulePreview(problem=str(error))
+            rule_preview = RulePreview(problem=str(error))
         fires_url = f"{list_url(self.admin_site, ScheduleFire)}?q={row.pk}"
         past = history.load_outcomes(history.fires_of(row)[:PAST_SHOWN])
         return {
@@ -321,3 +363,27 @@ class ScheduleAdmin(PreviewAdmin, ServiceBackedAdmin):
             "past_fires": [(fire, link(self.admin_site, Job, fire.fire.job_id)) for fire in past],
             "fires_url": fires_url if len(past) == PAST_SHOWN and self.admin_site.is_registered(ScheduleFire) else "",
         }
+
+    def preview_view(self, request: HttpRequest) -> HttpResponse:
+        """Return the preview: the button posts the whole form, the script sends the rule's fields by GET."""
+        if not (self.has_view_or_change_permission(request) or self.has_add_permission(request)):
+            raise PermissionDenied
+        data = request.POST if request.method == "POST" else request.GET
+        context = {"preview": preview_form(data)}
+        if "fragment" in request.GET:
+            return TemplateResponse(request, "schedules/preview.html", context)
+        page = {**self.admin_site.each_context(request), "title": _now("Next fires"), "opts": self.opts}
+        return TemplateResponse(request, "schedules/preview_page.html", {**page, **context})
+
+    def get_urls(self) -> list[URLPattern]:
+        protected = csrf_protect(require_http_methods(["GET", "HEAD", "POST"])(self.preview_view))
+        view = self.admin_site.admin_view(protected)
+        return [path("preview/", view, name=f"{self.opts.app_label}_schedule_preview"), *super().get_urls()]
+
+    def render_change_form(self, request: HttpRequest, context: Any, *args: Any, **kwargs: Any) -> Any:
+        obj = context.get("original")
+        can_edit = self.has_add_permission(request) if obj is None else self.has_change_permission(request, obj)
+        if can_edit:
+            name = f"admin:{self.opts.app_label}_schedule_preview"
+            context["preview_url"] = reverse(name, current_app=self.admin_site.name)
+        return super().render_change_form(request, context, *args, **kwargs)
