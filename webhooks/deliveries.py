@@ -13,7 +13,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from django.db.models import Case, Count, F, Q, QuerySet, When
+from django.db.models import Case, Count, F, Q, When
 from django.db.models.functions import Coalesce, Now
 
 from jobs import db
@@ -27,6 +27,7 @@ logger = logging.getLogger("webhooks.deliveries")
 MAX_CONCURRENT = 4  # attempts at one endpoint at a time, by all senders together
 LEASE_SEC, RENEW_SEC = 6.0, 2.0  # the deliveries of a sender that died wait this long
 HEAD_LENGTH, ERROR_LENGTH = 16_384, 1000
+GONE = 410  # the status by which a receiver asks for nothing more
 GONE_REASON = "The receiver answered 410 Gone."
 FAILING_REASON = "Nothing but failures since %s."
 
@@ -56,10 +57,6 @@ class AttemptResult:
     error: str = ""
     retry_after_sec: float | None = None
 
-    @property
-    def is_gone(self) -> bool:
-        return self.status == 410
-
 
 def claim_due(limit: int) -> list[ClaimedDelivery]:
     """Lease up to `limit` deliveries that are due, at most MAX_CONCURRENT of an endpoint.
@@ -76,7 +73,7 @@ def claim_due(limit: int) -> list[ClaimedDelivery]:
         for endpoint, in_flight in _endpoints_with_capacity(connection, limit):
             claimed += endpoint.select_due(connection, limit - len(claimed), in_flight, token)
         if claimed:
-            leased = _deliveries().filter(pk__in=[delivery.id for delivery in claimed])
+            leased = WebhookDelivery.objects.filter(pk__in=[delivery.id for delivery in claimed])
             leased.update(lease_token=token, lease_expires_at=circuit_breaker.from_now(LEASE_SEC))
     return claimed
 
@@ -84,7 +81,7 @@ def claim_due(limit: int) -> list[ClaimedDelivery]:
 def renew_leases(claimed: Collection[ClaimedDelivery]) -> None:
     """Extend the leases of deliveries in flight. A lease that was lost stays lost."""
     ids, tokens = [delivery.id for delivery in claimed], {delivery.token for delivery in claimed}
-    leased = _deliveries().filter(pk__in=ids, lease_token__in=tokens)
+    leased = WebhookDelivery.objects.filter(pk__in=ids, lease_token__in=tokens)
     leased.update(lease_expires_at=circuit_breaker.from_now(LEASE_SEC))
 
 
@@ -112,7 +109,9 @@ def disable_endpoint(endpoint: WebhookEndpoint, reason: str = "") -> None:
     WebhookEndpoint.objects.filter(pk=endpoint.pk).update(enabled=False, disabled_reason=reason)
     endpoint.enabled = False
     subscriptions.write_subscriptions(endpoint)
-    deliveries = _deliveries().filter(endpoint_id=endpoint.pk, status=DeliveryStatus.PENDING, lease_token__isnull=True)
+    deliveries = WebhookDelivery.objects.filter(
+        endpoint_id=endpoint.pk, status=DeliveryStatus.PENDING, lease_token__isnull=True
+    )
     deliveries.update(status=DeliveryStatus.FAILED, next_try_at=None, probe=False, error=DISABLED)
 
 
@@ -171,7 +170,9 @@ def _endpoints_with_capacity(connection: Any, limit: int) -> list[tuple[_Endpoin
     endpoints = [_Endpoint(*row) for row in _fetch(connection, statement, [limit])]
     if not endpoints:
         return []
-    leased = _deliveries().filter(endpoint_id__in=[endpoint.key for endpoint in endpoints], lease_token__isnull=False)
+    leased = WebhookDelivery.objects.filter(
+        endpoint_id__in=[endpoint.key for endpoint in endpoints], lease_token__isnull=False
+    )
     in_flight_rows = leased.filter(lease_expires_at__gt=Now()).order_by().values_list("endpoint_id")
     count_of = dict(in_flight_rows.annotate(Count("pk")))
     counted = [(endpoint, count_of.get(as_uuid(endpoint.key), 0)) for endpoint in endpoints]
@@ -259,10 +260,7 @@ class Health:
     def fields(self) -> dict[str, Any]:
         """Return the columns of the endpoint to update."""
         failing_since = Now() if self.is_closed else Coalesce("failing_since", Now())
-        fields: dict[str, Any] = {
-            "failures": self.failures,
-            "failing_since": failing_since if self.failures else None,
-        }
+        fields: dict[str, Any] = {"failures": self.failures, "failing_since": failing_since if self.failures else None}
         if self.pause_sec:
             fields["open_until"] = circuit_breaker.from_now(self.pause_sec)
         elif self.is_closed:
@@ -285,7 +283,7 @@ def _record_health(results: Sequence[AttemptResult]) -> set[UUID]:
             ids_by_health.setdefault(health, []).append(endpoint.pk)
         if not endpoint.enabled:
             continue
-        if any(result.is_gone for result in by_endpoint[endpoint.pk]):
+        if any(result.status == GONE for result in by_endpoint[endpoint.pk]):
             logger.warning("webhook endpoint %s answered 410 Gone and is disabled", endpoint.pk)
             disable_endpoint(endpoint, GONE_REASON)
         elif endpoint.failing_for_long and circuit_breaker.is_tripped(health.failures) and not health.is_closed:
@@ -302,7 +300,7 @@ def _record_health(results: Sequence[AttemptResult]) -> set[UUID]:
 def _select_leased(results: Sequence[AttemptResult]) -> list[AttemptResult]:
     """Lock the deliveries; return the results whose lease still holds, one for each delivery."""
     result_of = {result.delivery.id: result for result in results}
-    rows = _deliveries().filter(pk__in=list(result_of)).order_by("pk").select_for_update()
+    rows = WebhookDelivery.objects.filter(pk__in=list(result_of)).order_by("pk").select_for_update()
     token_of = dict(rows.values_list("pk", "lease_token"))
     for pk, result in list(result_of.items()):
         if token_of.get(pk) != result.delivery.token:
@@ -315,7 +313,7 @@ def _record_deliveries(results: Sequence[AttemptResult], enabled: Collection[UUI
     """Write the results, with one statement for all that are equal."""
     ids_by_result: dict[tuple[Any, ...], list[UUID]] = {}
     for result in results:
-        delivery, is_final = result.delivery, result.is_gone or result.delivery.endpoint_id not in enabled
+        delivery, is_final = result.delivery, result.status == GONE or result.delivery.endpoint_id not in enabled
         key = (result.status, result.error, delivery.failed, result.retry_after_sec, is_final)
         ids_by_result.setdefault(key, []).append(delivery.id)
     for (status, error, failed, retry_after_sec, is_final), ids in ids_by_result.items():
@@ -326,7 +324,7 @@ def _record_deliveries(results: Sequence[AttemptResult], enabled: Collection[UUI
         else:
             wait_sec = max(circuit_breaker.backoff_sec(failed + 1), retry_after_sec or 0.0)
             changes = {"next_try_at": circuit_breaker.from_now(wait_sec)}
-        _deliveries().filter(pk__in=ids).update(
+        WebhookDelivery.objects.filter(pk__in=ids).update(
             attempts=F("attempts") + 1,
             lease_token=None,
             lease_expires_at=None,
@@ -335,7 +333,3 @@ def _record_deliveries(results: Sequence[AttemptResult], enabled: Collection[UUI
             error=sanitize_text(error, ERROR_LENGTH),
             **changes,
         )
-
-
-def _deliveries() -> QuerySet[WebhookDelivery]:
-    return WebhookDelivery.objects.all()

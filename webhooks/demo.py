@@ -34,11 +34,11 @@ def finish(actor: Actor) -> None:
         now = clock.now()
         for number, delivery in enumerate(deliveries):
             if delivery in last_deliveries:
-                _record(delivery, 503, DeliveryStatus.PENDING, 2, next_try_at=now + timedelta(hours=1))
+                _record(delivery, DeliveryStatus.PENDING, 2, next_try_at=now + timedelta(hours=1))
             elif delivery.endpoint.url == OLD_SHOP_URL or number % 9 == 8:
-                _record(delivery, 503, DeliveryStatus.FAILED, 4, next_try_at=None)
+                _record(delivery, DeliveryStatus.FAILED, 4, next_try_at=None)
             else:
-                _record(delivery, 200, DeliveryStatus.DELIVERED, 1, next_try_at=None, delivered_at=now)
+                _record(delivery, DeliveryStatus.DELIVERED, 1, next_try_at=None, delivered_at=now)
         for endpoint in _endpoints().filter(url=OLD_SHOP_URL).select_for_update(no_key=True):
             disable_endpoint(endpoint, "demo: it answered 410 Gone")
 
@@ -48,9 +48,8 @@ def clear(actor: Actor) -> None:
         services.delete(endpoint_id, actor=actor)
 
 
-def _record(
-    delivery: WebhookDelivery, response_status: int, status: DeliveryStatus, attempts: int, **times: Any
-) -> None:
+def _record(delivery: WebhookDelivery, status: DeliveryStatus, attempts: int, **times: Any) -> None:
+    response_status = 200 if status == DeliveryStatus.DELIVERED else 503
     error = "" if response_status == 200 else f"answered {response_status}"
     fields = {"status": status, "attempts": attempts, "response_status": response_status, "error": error, **times}
     WebhookDelivery.objects.filter(pk=delivery.pk).update(**fields)

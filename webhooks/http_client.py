@@ -63,8 +63,9 @@ def request(url: str, headers: Mapping[str, str], body: bytes, *, deadline: floa
         response = http.client.HTTPConnection.getresponse(connection)
         if bounded.is_at_end:  # http.client accepts a head that was cut off
             raise http.client.RemoteDisconnected("within the head")
-        retry_after = response.headers.get("Retry-After")
-        return Response(response.status, _format_head(response), _read_body(response), retry_after)
+        status_line = f"HTTP/{response.version / 10:.1f} {response.status} {response.reason or ''}".rstrip()
+        head = "\n".join([status_line, *(f"{name}: {value}" for name, value in response.headers.items())])
+        return Response(response.status, head, _read_body(response), response.headers.get("Retry-After"))
     except (OSError, http.client.HTTPException, exceptions.HTTPError, ValueError) as error:
         raise NoResponse(_describe_error(error, bounded)) from None
     finally:
@@ -203,11 +204,6 @@ def _build_tunnel(
 def _tls_context() -> ssl.SSLContext:
     """Return a context that is built once: loading the certificates of all authorities takes longer than a delivery."""
     return ssl.create_default_context()
-
-
-def _format_head(response: http.client.HTTPResponse) -> str:
-    lines = [f"HTTP/{response.version / 10:.1f} {response.status} {response.reason or ''}".rstrip()]
-    return "\n".join([*lines, *(f"{name}: {value}" for name, value in response.headers.items())])
 
 
 def _read_body(response: http.client.HTTPResponse) -> bytes:

@@ -18,13 +18,7 @@ from webhooks import http_client, url_guard
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"]
 RESERVED_HEADERS = (
-    "host",
-    "content-length",
-    "transfer-encoding",
-    "connection",
-    "upgrade",
-    "te",
-    "trailer",
+    *("host", "content-length", "transfer-encoding", "connection", "upgrade", "te", "trailer"),
     "accept-encoding",
 )
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")

@@ -83,28 +83,13 @@ ON_ENDPOINT = Function(
         RETURN NULL;
     END """,  # noqa: S608
 )
-POSTGRESQL = (
-    Trigger(
-        "jobscheduler_webhook_events",
-        EVENT,
-        f"CREATE TRIGGER jobscheduler_webhook_events AFTER INSERT ON {EVENT} REFERENCING NEW TABLE AS inserted "
-        f"FOR EACH STATEMENT EXECUTE FUNCTION {ON_EVENTS.name}()",
-        ON_EVENTS.name,
-    ),
-    Trigger(
-        "jobscheduler_webhook_group",
-        GROUP,
-        f"CREATE TRIGGER jobscheduler_webhook_group AFTER UPDATE OF status ON {GROUP} FOR EACH ROW "
-        f"WHEN ({GROUP_ENDS}) EXECUTE FUNCTION {ON_GROUP.name}()",
-        ON_GROUP.name,
-    ),
-    Trigger(
-        "jobscheduler_webhook_endpoint",
-        ENDPOINT,
-        f"CREATE TRIGGER jobscheduler_webhook_endpoint AFTER DELETE ON {ENDPOINT} FOR EACH ROW "
-        f"EXECUTE FUNCTION {ON_ENDPOINT.name}()",
-        ON_ENDPOINT.name,
-    ),
+POSTGRESQL = tuple(
+    Trigger(name, table, f"CREATE TRIGGER {name} {condition} EXECUTE FUNCTION {name}()", name)
+    for name, table, condition in (
+        (ON_EVENTS.name, EVENT, f"AFTER INSERT ON {EVENT} REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT"),
+        (ON_GROUP.name, GROUP, f"AFTER UPDATE OF status ON {GROUP} FOR EACH ROW WHEN ({GROUP_ENDS})"),
+        (ON_ENDPOINT.name, ENDPOINT, f"AFTER DELETE ON {ENDPOINT} FOR EACH ROW"),
+    )
 )
 
 # ---------------------------------------------------------------------- SQLite

@@ -158,10 +158,8 @@ def _build_group_body(message: WebhookMessage, members: Sequence[UUID], *, with_
     document["finished_at"] = serializers.format_time(message.at)
     index_of = {job_id: index for index, job_id in enumerate(members)}
     jobs = sorted(_read_jobs(members, with_payload=with_payload), key=lambda job: index_of[job.pk])
-    truncated = {} if with_payload else {"truncated": True}
-    return build_body(
-        message.event, message.at, {**document, "jobs": api_serializers.serialize_jobs(jobs, _PRINCIPAL), **truncated}
-    )
+    document["jobs"] = api_serializers.serialize_jobs(jobs, _PRINCIPAL)
+    return build_body(message.event, message.at, document if with_payload else {**document, "truncated": True})
 
 
 def _change_jobs(data: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
@@ -177,9 +175,8 @@ def _drop_payload(job: dict[str, Any]) -> dict[str, Any]:
 
 def _shorten_texts(document: dict[str, Any]) -> dict[str, Any]:
     short = {name: value[:TEXT_LENGTH] for name, value in document.items() if isinstance(value, str)}
-    return (
-        document | short | {name: _shorten_texts(value) for name, value in document.items() if isinstance(value, dict)}
-    )
+    nested = {name: _shorten_texts(value) for name, value in document.items() if isinstance(value, dict)}
+    return document | short | nested
 
 
 _SHORTENERS: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = (

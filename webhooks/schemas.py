@@ -17,6 +17,7 @@ from webhooks.url_guard import MAX_URL_LENGTH
 
 URL = {"type": "string", "format": "uri", "maxLength": MAX_URL_LENGTH}
 EVENTS = {"type": "array", "items": enum_schema(PATTERNS), "minItems": 1}
+STATUS = enum_schema(DeliveryStatus.values)
 EXAMPLE: dict[str, Any] = {"url": "https://example.org/hooks/jobs", "events": ["job.completed", "job.failed"]}
 
 
@@ -45,7 +46,7 @@ class DeliveryOut(Out):
     event: str
     job_id: Id | None
     group_id: Id | None
-    status: Annotated[str, WithJsonSchema(enum_schema(DeliveryStatus.values))]
+    status: Annotated[str, WithJsonSchema(STATUS)]
     attempts: int
     next_try_at: Time | None
     response_status: int | None
@@ -90,9 +91,7 @@ class EndpointFilters(Paged):
 
 
 class DeliveryFilters(Paged):
-    status: Annotated[str | None, *validated_by(one_of(*DeliveryStatus.values), enum_schema(DeliveryStatus.values))] = (
-        None
-    )
+    status: Annotated[str | None, *validated_by(one_of(*DeliveryStatus.values), STATUS)] = None
 
 
 class EndpointPage(Page[ListedEndpointOut]):

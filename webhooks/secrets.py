@@ -59,9 +59,6 @@ def _fernet(endpoint_id: UUID) -> MultiFernet:
     keys = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
     if conf.WEBHOOK_SECRET_KEY is not None:
         keys.insert(0, conf.WEBHOOK_SECRET_KEY)
-    return MultiFernet([Fernet(_derive_key(force_bytes(key), endpoint_id)) for key in keys])
-
-
-def _derive_key(key: bytes, endpoint_id: UUID) -> bytes:
-    hkdf = HKDF(algorithm=SHA256(), length=32, salt=None, info=PURPOSE + endpoint_id.bytes)
-    return base64.urlsafe_b64encode(hkdf.derive(key))
+    info = PURPOSE + endpoint_id.bytes
+    derived = (HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(force_bytes(key)) for key in keys)
+    return MultiFernet([Fernet(base64.urlsafe_b64encode(key)) for key in derived])

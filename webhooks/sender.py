@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
@@ -40,11 +40,6 @@ def wake_senders(**kwargs: Any) -> None:
     """Wake the senders of this process: there are deliveries to send. Other processes poll once a second."""
     for sender in tuple(_senders):
         sender.wake()
-
-
-class PollState(NamedTuple):
-    has_messages: bool  # that are not fanned out
-    has_endpoints: bool  # that are enabled
 
 
 class Sender(threading.Thread):
@@ -107,16 +102,14 @@ class Sender(threading.Thread):
                 self._handle_result(self._results.get_nowait())
 
     def _handle_result(self, result: deliveries.AttemptResult | None) -> None:
-        if result is None:
-            self._next_poll_at = min(self._next_poll_at, self._poll_time_after_wake(time.monotonic()))
+        if result is None:  # with all slots in use, a wake-up waits for the next result or the usual time
+            has_free_slot = len(self._in_flight) < MAX_IN_FLIGHT
+            poll_at = time.monotonic() + BATCH_WINDOW_SEC if has_free_slot else self._polled_at + conf.POLL_SEC
+            self._next_poll_at = min(self._next_poll_at, poll_at)
             return
         self._in_flight.pop(result.delivery.id, None)
         self._unrecorded.append(result)
         self._next_poll_at = 0.0  # a slot is free
-
-    def _poll_time_after_wake(self, now: float) -> float:
-        """Return when to poll after a wake-up; with all slots in use, not before the next result or the usual time."""
-        return self._polled_at + conf.POLL_SEC if len(self._in_flight) >= MAX_IN_FLIGHT else now + BATCH_WINDOW_SEC
 
     def _next_wait(self) -> float:
         renew_at = self._renewed_at + deliveries.RENEW_SEC if self._in_flight else self._next_poll_at
@@ -130,12 +123,14 @@ class Sender(threading.Thread):
             return bool(self._in_flight)
         self._polled_at = time.monotonic()
         self._next_poll_at = self._polled_at + conf.POLL_SEC
-        state = _poll_state()
-        self._subscribe_to_commits(state.has_endpoints and self in _senders)
-        has_worked = state.has_messages and self._fan_out()
+        with db.connection().cursor() as cursor:
+            cursor.execute(_POLL_STATE)
+            has_messages, has_enabled_endpoints = map(bool, cursor.fetchone())
+        self._subscribe_to_commits(has_enabled_endpoints and self in _senders)
+        has_worked = has_messages and self._fan_out()
         free_slots = MAX_IN_FLIGHT - len(self._in_flight)
-        if state.has_endpoints and free_slots > 0:
-            has_worked |= self._start_attempts(deliveries.claim_due(free_slots))
+        if has_enabled_endpoints and free_slots > 0:
+            self._start_attempts(deliveries.claim_due(free_slots))
         return has_worked or bool(self._in_flight)
 
     def _subscribe_to_commits(self, wanted: bool) -> None:
@@ -183,14 +178,13 @@ class Sender(threading.Thread):
             self.attempt_count += len(self._unrecorded)
             self._unrecorded = []
 
-    def _start_attempts(self, claimed: list[deliveries.ClaimedDelivery]) -> bool:
+    def _start_attempts(self, claimed: list[deliveries.ClaimedDelivery]) -> None:
         if claimed and not self._in_flight:
             self._renewed_at = time.monotonic()
         for delivery in claimed:
             self._in_flight[delivery.id] = delivery
             name = f"webhook {delivery.id}"
             threading.Thread(target=self._attempt, args=(delivery,), name=name, daemon=True).start()
-        return bool(claimed)
 
     def _attempt(self, delivery: deliveries.ClaimedDelivery) -> None:
         self._results.put(attempt.attempt_delivery(delivery))
@@ -201,12 +195,6 @@ class Sender(threading.Thread):
             self._drain_results(min(left, deliveries.RENEW_SEC))
             self._renew_leases()
         self._record_results()
-
-
-def _poll_state() -> PollState:
-    with db.connection().cursor() as cursor:
-        cursor.execute(_POLL_STATE)
-        return PollState(*map(bool, cursor.fetchone()))
 
 
 _POLL_STATE = f"""

@@ -197,9 +197,8 @@ def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor 
     """Resend deliveries of enabled endpoints; return their number. The first of each endpoint is sent at once."""
     with db.atomic():
         enabled = of(tenant).filter(deliveries__in=list(ids), enabled=True).distinct().values_list("pk", flat=True)
-        locked = list(
-            of(tenant).filter(pk__in=list(enabled), enabled=True).order_by("pk").select_for_update(no_key=True)
-        )
+        endpoints = of(tenant).filter(pk__in=list(enabled), enabled=True).order_by("pk")
+        locked = list(endpoints.select_for_update(no_key=True))
         rows = WebhookDelivery.objects.filter(endpoint_id__in=[endpoint.pk for endpoint in locked]).order_by("pk")
         endpoint_of: dict[UUID, UUID] = {}
         for start in range(0, len(ids), BATCH_SIZE):
@@ -282,6 +281,5 @@ def _find(rows: QuerySet[Any], pk: UUID | str) -> Any:
 
 
 def _log_change(endpoint: WebhookEndpoint, change: str, actor: Actor) -> None:
-    logger.info(
-        "webhook endpoint %s (tenant %s): %s by %s", endpoint.pk, endpoint.tenant, change, actor.name or actor.kind
-    )
+    actor_name = actor.name or actor.kind
+    logger.info("webhook endpoint %s (tenant %s): %s by %s", endpoint.pk, endpoint.tenant, change, actor_name)

@@ -37,8 +37,6 @@ _BLOCKED_NETWORKS = tuple(
 )
 _GLOBAL_UNICAST = ipaddress.ip_network("2000::/3")  # without NAT64, mapped, unique local and other special ranges
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 
 class RejectedUrl(Exception):
     """Raised for a URL that must not be sent to, with the reason."""
@@ -156,7 +154,7 @@ def _normalize_host(host: str) -> str:
     return name
 
 
-def _parse_address(text: str) -> Address | None:
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(text)
     except ValueError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from django.contrib.admin import AdminSite
@@ -15,7 +15,6 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs.actors import Actor
 from jobs.admin.alerts import Alert
 from jobs.admin.base import ReadOnlyAdmin, can_view_payload
 from jobs.admin.filters import CreatedFilter, choice_filter
@@ -48,30 +47,15 @@ STATUS_BADGES = {
 }
 
 
-def _resend_many(rows: Sequence[WebhookDelivery], *, actor: Actor) -> int:
-    return services.resend_many([row.pk for row in rows], actor=actor)
-
-
-def _format_request_head(delivery: WebhookDelivery) -> str:
-    """Return the head of every attempt; time and signature differ."""
-    lines = (
-        f"POST {delivery.endpoint.url}",
-        "Content-Type: application/json",
-        f"User-Agent: jobscheduler-webhooks/{__version__}",
-        f"webhook-id: {delivery.pk}",
-        f"webhook-timestamp: {_now('the second of the try')}",
-        "webhook-signature: v1,…",
-    )
-    return "\n".join(lines)
+def _link_endpoint(site: AdminSite, row: Any) -> SafeString | str | None:
+    return link(site, WebhookEndpoint, row.endpoint_id, first_line(row.endpoint.url, 60))
 
 
 class LinkedAdmin(ReadOnlyAdmin):
     job_link = link_column(_("job"), Job, "job_id")
     group_link = link_column(_("group"), JobGroup, "group_id")
 
-    @computed_column(_("endpoint"))
-    def endpoint_link(self, row: Any) -> SafeString | str | None:
-        return link(self.admin_site, WebhookEndpoint, row.endpoint_id, first_line(row.endpoint.url, 60))
+    endpoint_link = computed_column(_("endpoint"))(lambda admin, row: _link_endpoint(admin.admin_site, row))
 
 
 class WebhookDeliveryAdmin(ObjectActionAdmin, LinkedAdmin):
@@ -84,7 +68,7 @@ class WebhookDeliveryAdmin(ObjectActionAdmin, LinkedAdmin):
             ngettext_lazy("%(count)d delivery is sent again", "%(count)d deliveries are sent again", "count"),
             f"{WebhookDelivery._meta.app_label}.resend_delivery",
             call_with_key(services.resend, with_reason=False),
-            bulk=_resend_many,
+            bulk=lambda rows, *, actor: services.resend_many([row.pk for row in rows], actor=actor),
         ),
     )
     empty_text = _(
@@ -117,8 +101,16 @@ class WebhookDeliveryAdmin(ObjectActionAdmin, LinkedAdmin):
     def page_context(self, request: HttpRequest, row: WebhookDelivery) -> dict[str, Any]:
         attempts = WebhookAttempt.objects.filter(delivery_id=row.pk).order_by("-pk")
         hidden = () if can_view_payload(request) else ("response_head", "response_body")
+        head_lines = (  # of every attempt; time and signature differ
+            f"POST {row.endpoint.url}",
+            "Content-Type: application/json",
+            f"User-Agent: jobscheduler-webhooks/{__version__}",
+            f"webhook-id: {row.pk}",
+            f"webhook-timestamp: {_now('the second of the try')}",
+            "webhook-signature: v1,…",
+        )
         shown_attempts = attempts.defer(*hidden)[:ROWS_SHOWN]
-        return {"attempts": shown_attempts, "can_view_payload": not hidden, "request_head": _format_request_head(row)}
+        return {"attempts": shown_attempts, "can_view_payload": not hidden, "request_head": "\n".join(head_lines)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WebhookDelivery]:
         took_ms = WebhookAttempt.objects.filter(delivery_id=OuterRef("pk")).order_by("-pk").values("took_ms")
@@ -189,14 +181,7 @@ def deliveries_of_job(admin: Any, request: HttpRequest, job: Job) -> SafeString 
         return None
     site = admin.admin_site
     all_url = f"{list_url(site, WebhookDelivery)}?q=job:{job.pk}" if site.is_registered(WebhookDelivery) else ""
-    table_rows = [
-        (
-            delivery,
-            link(site, WebhookDelivery, delivery.pk),
-            link(site, WebhookEndpoint, delivery.endpoint_id, first_line(delivery.endpoint.url, 60)),
-        )
-        for delivery in deliveries
-    ]
+    table_rows = [(row, link(site, WebhookDelivery, row.pk), _link_endpoint(site, row)) for row in deliveries]
     context = {
         "deliveries": table_rows,
         "waiting": waiting,

@@ -77,10 +77,6 @@ class EndpointForm(forms.ModelForm):
     def clean_url(self) -> str:
         return str(validate_with(services.VALIDATORS["url"], self.cleaned_data["url"]))
 
-    def collect_changes(self) -> dict[str, Any]:
-        """Return the changed fields, for the services."""
-        return {name: self.cleaned_data[name] for name in services.VALIDATORS if name in self.changed_data}
-
 
 class WebhookEndpointAdmin(ServiceBackedAdmin):
     """Secrets are in no form and no list."""
@@ -142,11 +138,11 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         return (*self.readonly_fields, *(() if obj is None else ("tenant",)))
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        actor = actors.make_user_actor(request.user)
+        actor, fields = actors.make_user_actor(request.user), form.cleaned_data
         if change:
-            services.update(obj.pk, form.collect_changes(), actor=actor)
+            changes = {name: fields[name] for name in services.VALIDATORS if name in form.changed_data}
+            services.update(obj.pk, changes, actor=actor)
         else:
-            fields = form.cleaned_data
             endpoint, obj.new_secret = services.create(
                 fields["url"], fields["events"], tenant=fields["tenant"], enabled=fields["enabled"], actor=actor
             )
