@@ -6,17 +6,14 @@ from collections.abc import Callable
 from typing import Annotated, Any
 from uuid import UUID
 
-from django.db.models import F, Q
 from django.http import HttpResponse
 from django.utils.translation import gettext as _
 from ninja import Router
 
 from jobs import serializers
-from jobs.api import field_schemas as f
-from jobs.api.auth import ApiRequest, Principal
+from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
-from jobs.api.index_scan import IndexScan, read_newest
-from jobs.api.job_filters import JobFilters, NotDefaultTenant, build_scans, read_queue_page
+from jobs.api.job_lists import JobFilters, RunFilters, build_run_scans, read_job_page, read_newest
 from jobs.api.job_schemas import (
     BulkOut,
     EventPage,
@@ -41,20 +38,16 @@ from jobs.api.request_params import (
     JsonBody,
     OptionalJsonBody,
     StrictQuery,
-    each_validated_by,
-    one_of,
-    validated_by,
 )
 from jobs.api.responses import etag_response, json_response
-from jobs.api.schemas import Id, enum_schema
-from jobs.api.serializers import read_job, read_jobs, serialize_run
+from jobs.api.schemas import Id
+from jobs.api.serializers import read_job, serialize_run
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
 from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.redaction import restore
 from jobs.services import jobs as job_services
-from jobs.states import RUN_STATUSES
 from jobs.validation import fields
 
 router = Router(tags=["jobs"])
@@ -134,17 +127,6 @@ def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[JobEdits, JsonB
         edits["params"] = restore(fields.parse_json_object(edits["params"], "params"), params, "params")
     job_services.update(pk, edits, actor=principal.actor)
     return json_response(read_job(pk, principal))
-
-
-def read_job_page(principal: Principal, operation: str, query: Paged, filters: JobFilters) -> dict[str, Any]:
-    """Return one page of jobs and the cursor of the next. `query` is as given, `filters` selects the jobs."""
-
-    def read_ids(after: CursorKey | None) -> tuple[list[UUID], CursorKey | None]:
-        if filters.order == "queue":
-            return read_queue_page(principal, filters, after)
-        return read_newest(build_scans(principal, filters), after, filters.limit)
-
-    return paginate_ids(principal, operation, query, read_ids, lambda ids: read_jobs(ids, principal))
 
 
 def job_action(name: str, summary: str, response: Any = JobOut, permission: str = "") -> dict[str, Any]:
@@ -262,21 +244,13 @@ def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
     return json_response(explain(request.auth.require_job_id(job_id)).document())
 
 
-class RunFilters(Paged):
-    status: Annotated[
-        list[str] | None, *each_validated_by(one_of(*map(str, RUN_STATUSES)), enum_schema(RUN_STATUSES))
-    ] = None
-    job_type: Annotated[str | None, *validated_by(fields.parse_identifier, f.NAME)] = None
-    tenant: Annotated[str | None, *validated_by(fields.parse_tenant, f.TENANT)] = None
-
-
 @runs_router.get("/job-runs", **operation("job_runs_list", JobRunPage, summary="List runs"))
 def job_runs_list(request: ApiRequest, query: Annotated[RunFilters, StrictQuery()]) -> HttpResponse:
     """Newest job first. A page may be shorter than `limit` while `next_cursor` is there."""
     principal = request.auth
 
     def read_ids(after: CursorKey | None) -> tuple[list[UUID], CursorKey | None]:
-        return read_newest(_build_run_scans(principal, query), after, query.limit)
+        return read_newest(build_run_scans(principal, query), after, query.limit)
 
     def serialize(ids: list[UUID]) -> list[dict[str, Any]]:
         runs = JobRun.objects.in_bulk(ids)
@@ -306,18 +280,3 @@ def job_runs_retry(request: ApiRequest, run_id: Id, body: Annotated[RetryIn, Opt
     if not JobRun.objects.filter(pk=pk).exists():
         raise NotFound(run_id)
     return _retry_job(request, pk, body)
-
-
-def _build_run_scans(principal: Principal, query: RunFilters) -> list[IndexScan]:
-    if query.tenant is not None and not principal.can_see_tenant(query.tenant):
-        return []
-    tenant = principal.tenant if query.tenant is None else query.tenant
-    scans_runs = tenant in (None, "default")  # the jobs of other tenants have an index of their own
-    run_prefix, job_prefix = ("", "job__") if scans_runs else ("run__", "")
-    condition = Q(**{f"{run_prefix}status__in": query.status}) if query.status else Q()
-    if query.job_type is not None:
-        condition &= Q(**{f"{job_prefix}job_type": query.job_type})
-    if scans_runs:
-        return [IndexScan(JobRun.objects.all(), condition if tenant is None else condition & Q(job__tenant=tenant))]
-    jobs = Job.objects.filter(NotDefaultTenant(F("tenant")), tenant=tenant)
-    return [IndexScan(jobs, Q(run__isnull=False) & condition, joined_key="run__pk")]

@@ -16,9 +16,8 @@ from pydantic import WithJsonSchema
 
 from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
-from jobs.api.job_filters import JobFilters
+from jobs.api.job_lists import JobFilters, read_job_page
 from jobs.api.job_schemas import JobIn, JobOut, VerbIn
-from jobs.api.jobs import read_job_page
 from jobs.api.operations import action, operation, submission
 from jobs.api.pagination import Paged
 from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery, each_validated_by, one_of

@@ -16,8 +16,7 @@ from pydantic import Field, WithJsonSchema
 from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest, Principal
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, merge_idempotency_key
-from jobs.api.index_scan import read_newest
-from jobs.api.job_filters import JobFilters, build_scans
+from jobs.api.job_lists import JobFilters, build_scans, read_newest
 from jobs.api.job_schemas import SubmissionIn, VerbIn
 from jobs.api.operations import operation, submission
 from jobs.api.pagination import CursorKey, Paged, limit_param, paginate_ids

@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from jobs.api import index_scan
+from jobs.api import job_lists
 from jobs.models import Job
 from jobs.states import Status
 from tests.factories import (
@@ -147,7 +147,7 @@ def test_the_queues_of_all_tenants_are_merged_into_one_order(
     api: ApiClient, monkeypatch: pytest.MonkeyPatch, max_queues: int
 ) -> None:
     monkeypatch.setattr(
-        index_scan, "MAX_MERGED_QUEUES", max_queues
+        job_lists, "MAX_MERGED_QUEUES", max_queues
     )  # with more queues they are sorted instead of merged
     jobs = [JobFactory.create(tenant=tenant, position=n) for n, tenant in enumerate(("b", "a", "c", "a"))]
     assert [item["id"] for item in api.list_all("/jobs?order=queue", 1)] == [str(job.pk) for job in jobs]
@@ -179,8 +179,8 @@ def test_pages_are_stable_while_jobs_come_and_end(api: ApiClient, order: str) ->
     "query", ["job_type=rare", "status=FAILED&status=RUNNING&job_type=rare", "tag=t", "order=queue&job_type=rare"]
 )
 def test_short_windows_lose_nothing(api: ApiClient, monkeypatch: pytest.MonkeyPatch, window: int, query: str) -> None:
-    monkeypatch.setattr(index_scan, "SCAN_LIMIT", window)
-    monkeypatch.setattr(index_scan, "FIRST_SCAN_FACTOR", 1)
+    monkeypatch.setattr(job_lists, "SCAN_LIMIT", window)
+    monkeypatch.setattr(job_lists, "FIRST_SCAN_FACTOR", 1)
     states = (Status.FAILED, Status.RUNNING, Status.QUEUED)
     jobs = [
         job_in(states[n % 3], job_type="rare" if n % 4 == 0 else "common", tags=["t"] if n % 5 == 0 else [], position=n)
