@@ -24,7 +24,7 @@ from jobs import db
 from jobs.api import field_schemas as f
 from jobs.api.auth import Principal
 from jobs.api.job_schemas import SHOWN_STATUSES
-from jobs.api.pagination import CursorKey, Order, Paged, paginate_ids
+from jobs.api.pagination import CursorKey, IdPage, Order, Paged, paginate_ids
 from jobs.api.request_params import each_validated_by, one_of, parse_id, validated_by
 from jobs.api.schemas import ID_SCHEMA, enum_schema
 from jobs.api.serializers import read_jobs
@@ -46,10 +46,8 @@ CLOCK_SLACK = timedelta(hours=1)  # the submitting host sets the time of an id, 
 Q_SCHEMA = {**f.NAME, "description": "An id, or how a job type, a target or a tag begins."}
 validate_tag = partial(fields.parse_text, max_length=fields.TAG_LENGTH, single_line=True)
 ORDERS = ("newest", "queue")
-ORDER_SCHEMA = {
-    **enum_schema(ORDERS),
-    "description": "`queue`: QUEUED jobs in the order in which they start (INV-004).",
-}
+ORDERING = {**enum_schema(ORDERS), "description": "`queue`: QUEUED jobs in the order in which they start (INV-004)."}
+RUN_STATUS_NAMES = [str(status) for status in RUN_STATUSES]
 
 
 class JobFilters(Paged):
@@ -65,13 +63,11 @@ class JobFilters(Paged):
     q: Annotated[str | None, *validated_by(fields.parse_identifier, Q_SCHEMA)] = None
     created_after: Annotated[datetime | None, *validated_by(fields.parse_time, f.MOMENT)] = None
     created_before: Annotated[datetime | None, *validated_by(fields.parse_time, f.MOMENT)] = None
-    order: Annotated[str, *validated_by(one_of(*ORDERS), ORDER_SCHEMA)] = "newest"
+    order: Annotated[str, *validated_by(one_of(*ORDERS), ORDERING)] = "newest"
 
 
 class RunFilters(Paged):
-    status: Annotated[
-        list[str] | None, *each_validated_by(one_of(*map(str, RUN_STATUSES)), enum_schema(RUN_STATUSES))
-    ] = None
+    status: Annotated[list[str] | None, *each_validated_by(one_of(*RUN_STATUS_NAMES), enum_schema(RUN_STATUSES))] = None
     job_type: Annotated[str | None, *validated_by(fields.parse_identifier, f.NAME)] = None
     tenant: Annotated[str | None, *validated_by(fields.parse_tenant, f.TENANT)] = None
 
@@ -79,9 +75,9 @@ class RunFilters(Paged):
 def read_job_page(principal: Principal, operation: str, query: Paged, filters: JobFilters) -> dict[str, Any]:
     """Return one page of jobs and the cursor of the next. `query` is as given, `filters` selects the jobs."""
 
-    def read_ids(after: CursorKey | None) -> tuple[list[UUID], CursorKey | None]:
+    def read_ids(after: CursorKey | None) -> IdPage:
         if filters.order == "queue":
-            return read_queue_page(principal, filters, after)
+            return _read_queue_page(principal, filters, after)
         return read_newest(build_scans(principal, filters), after, filters.limit)
 
     return paginate_ids(principal, operation, query, read_ids, lambda ids: read_jobs(ids, principal))
@@ -176,18 +172,6 @@ def _parse_job_id(text: str) -> UUID | None:
         return None
 
 
-def read_queue_page(
-    principal: Principal, filters: JobFilters, after: CursorKey | None
-) -> tuple[list[UUID], CursorKey | None]:
-    """Return the ids of one page in dispatch order, and the key of the next page, or None at the end."""
-    if filters.status not in (None, [Status.QUEUED]):
-        raise InvalidInput(["query", "order"], _("order=queue lists QUEUED jobs only"), "order")
-    if filters.tenant is not None and not principal.can_see_tenant(filters.tenant):
-        return [], None
-    condition = Q(status=Status.QUEUED) & _unindexed_condition(filters) & (_selective_condition(filters) or Q())
-    return read_queue(principal.tenant or filters.tenant, condition, after, filters.limit)
-
-
 def build_run_scans(principal: Principal, query: RunFilters) -> list[IndexScan]:
     if query.tenant is not None and not principal.can_see_tenant(query.tenant):
         return []
@@ -236,8 +220,8 @@ class IndexScan:
         return self.rows.order_by(f"-{self.key}").values_list(self.key, flat=True)
 
 
-def read_newest(scans: Sequence[IndexScan], after: CursorKey | None, limit: int) -> tuple[list[UUID], CursorKey | None]:
-    """Return the ids of one page over all scans, newest first, and the key of the next page, or None at the end."""
+def read_newest(scans: Sequence[IndexScan], after: CursorKey | None, limit: int) -> IdPage:
+    """Return one page over all scans, newest first."""
     started = scans if after is None else [scan.start_before(UUID(after[0])) for scan in scans]
     if len(started) == 1 and started[0].condition:
         ids, next_key = _merge_results([started[0].read(limit + 1, FIRST_SCAN_FACTOR * limit)], limit)
@@ -246,9 +230,7 @@ def read_newest(scans: Sequence[IndexScan], after: CursorKey | None, limit: int)
     return _merge_results([scan.read(limit + 1, SCAN_LIMIT) for scan in started], limit)
 
 
-def _merge_results(
-    results: Sequence[tuple[list[UUID], UUID | None]], limit: int
-) -> tuple[list[UUID], CursorKey | None]:
+def _merge_results(results: Sequence[tuple[list[UUID], UUID | None]], limit: int) -> IdPage:
     """Return the ids above the highest bound: below it, the scan with that bound may have missed rows."""
     bound = max((bound for _ids, bound in results if bound is not None), default=None)
     merged = sorted({row_id for ids, _bound in results for row_id in ids}, reverse=True)
@@ -258,14 +240,15 @@ def _merge_results(
     return complete[:limit], None if bound is None else [str(bound)]
 
 
-def read_queue(
-    tenant: str | None, condition: Q, after: CursorKey | None, limit: int
-) -> tuple[list[UUID], CursorKey | None]:
-    """Return the ids of one page in dispatch order, and the key of the next page, or None at the end.
-
-    `tenant` None means all tenants.
-    """
+def _read_queue_page(principal: Principal, filters: JobFilters, after: CursorKey | None) -> IdPage:
+    """Return one page in dispatch order."""
+    if filters.status not in (None, [Status.QUEUED]):
+        raise InvalidInput(["query", "order"], _("order=queue lists QUEUED jobs only"), "order")
+    if filters.tenant is not None and not principal.can_see_tenant(filters.tenant):
+        return [], None
+    condition = Q(status=Status.QUEUED) & _unindexed_condition(filters) & (_selective_condition(filters) or Q())
     waiting = Job.objects.filter(status__in=sql_literals((Status.PENDING, Status.QUEUED)))
+    tenant, limit = principal.tenant or filters.tenant, filters.limit
     tenants = _list_waiting_tenants() if tenant is None else [tenant]
     queues = [waiting.filter(tenant=name) for name in tenants] if len(tenants) <= MAX_MERGED_QUEUES else [waiting]
     ids, next_key = _scan_queues(queues, condition, after, limit, FIRST_SCAN_FACTOR * limit)
@@ -276,7 +259,7 @@ def read_queue(
 
 def _scan_queues(
     queues: Sequence[JobQuerySet], condition: Q, after: CursorKey | None, limit: int, scan_limit: int
-) -> tuple[list[UUID], CursorKey | None]:
+) -> IdPage:
     """Return the jobs that match among the next `scan_limit` jobs in dispatch order, and the key of the next page."""
     matches = Case(When(condition, then=Value(True)), default=Value(False), output_field=BooleanField())
     rows: list[Any] = []

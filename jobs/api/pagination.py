@@ -23,8 +23,10 @@ from jobs.errors import InvalidInput
 from jobs.validation import fields as validation
 
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 50, 500
+CURSOR = {"type": "string", "minLength": 1, "description": "`next_cursor` of the page before."}
 MAX_CURSOR_LENGTH = 1000
 CursorKey = list[Any]
+IdPage = tuple[list[UUID], CursorKey | None]  # and the key of the next page, or None at the end
 Serializer = Callable[[Any], dict[str, Any]]
 
 
@@ -38,13 +40,7 @@ class Paged(QueryParams):
     """The parameters of every list."""
 
     limit: Annotated[int, *limit_param(DEFAULT_PAGE_SIZE)] = DEFAULT_PAGE_SIZE
-    cursor: Annotated[
-        str | None,
-        *validated_by(
-            validation.parse_text,
-            {"type": "string", "minLength": 1, "description": "`next_cursor` of the page before."},
-        ),
-    ] = None
+    cursor: Annotated[str | None, *validated_by(validation.parse_text, CURSOR)] = None
 
 
 @dataclass(frozen=True)
