@@ -45,12 +45,7 @@ class DirectOut(Out):
 @router.post(
     "/direct/{job_type}",
     **operation(
-        "direct_run",
-        DirectOut,
-        scope="submit",
-        body="optional",
-        problems=[502],
-        summary="Run a handler now, without a job",
+        "direct_run", DirectOut, "Run a handler now, without a job", scope="submit", body="optional", problems=[502]
     ),
 )
 def direct_run(

@@ -12,7 +12,7 @@ from jobs import serializers
 from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest, Principal
 from jobs.api.job_schemas import EXAMPLE, JobIn, JobOut, VerbIn
-from jobs.api.operations import action, operation, submission
+from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import Order, Paged, paginate
 from jobs.api.request_params import (
     BulkJsonBody,
@@ -94,7 +94,7 @@ def groups_create(request: ApiRequest, body: Annotated[GroupIn, BulkJsonBody()])
     return json_response(_serialize_group(group, request.auth), 201)
 
 
-@router.get("/job-groups", **operation("groups_list", Page[ListedGroupOut], summary="List groups"))
+@router.get("/job-groups", **operation("groups_list", Page[ListedGroupOut], "List groups"))
 def groups_list(request: ApiRequest, query: Annotated[GroupFilters, StrictQuery()]) -> HttpResponse:
     """Newest first, without their jobs."""
     filters = {name: value for name in ("tenant", "status") if (value := getattr(query, name)) is not None}
@@ -105,10 +105,7 @@ def groups_list(request: ApiRequest, query: Annotated[GroupFilters, StrictQuery(
     return json_response(page)
 
 
-@router.get(
-    "/job-groups/{group_id}",
-    **operation("groups_get", GroupOut, problems=[404], cached=True, summary="Get a group"),
-)
+@router.get("/job-groups/{group_id}", **lookup("groups_get", GroupOut, "Get a group"))
 def groups_get(request: ApiRequest, group_id: Id) -> HttpResponse:
     return etag_response(request, _serialize_group(groups.get(group_id, tenant=request.auth.tenant), request.auth))
 

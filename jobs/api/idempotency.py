@@ -13,6 +13,7 @@ from jobs.api.auth import ApiRequest
 from jobs.api.responses import json_response
 from jobs.api.serializers import read_job
 from jobs.errors import InvalidInput
+from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.validation import fields as validation
 
@@ -28,7 +29,7 @@ WITH_IDEMPOTENCY_KEY: dict[str, Any] = {  # for `operation(...)` of endpoints th
 }
 
 
-def merge_idempotency_key(request: ApiRequest, values: dict[str, Any]) -> dict[str, Any]:
+def _merge_key(request: ApiRequest, values: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of the body with the key of the header. Raise InvalidInput if the two keys differ."""
     header = request.headers.get(HEADER)
     if header is None:
@@ -40,11 +41,18 @@ def merge_idempotency_key(request: ApiRequest, values: dict[str, Any]) -> dict[s
 
 
 def submit_job(
-    request: ApiRequest, values: dict[str, Any], convert: Callable[[Any], Any] = lambda document: document
+    request: ApiRequest,
+    values: dict[str, Any],
+    serialize: Callable[[Job], dict[str, Any]] | None = None,
+    service: Callable[..., tuple[Job, bool]] = job_services.submit,
 ) -> HttpResponse:
-    """Return 201 with the current job, whether this submission or an earlier one with its key created it."""
-    job, created = job_services.submit(merge_idempotency_key(request, values), actor=request.auth.actor)
-    response = json_response(convert(read_job(job.pk, request.auth)), 201)
+    """Return 201 with the current job, whether this submission or an earlier one with its key created it.
+
+    The tenant is the given one, or the principal's own. `serialize` returns another document than that of `GET /jobs`.
+    """
+    tenant = request.auth.resolve_tenant(values.get("tenant"))
+    job, created = service(_merge_key(request, {**values, "tenant": tenant}), actor=request.auth.actor)
+    response = json_response(read_job(job.pk, request.auth) if serialize is None else serialize(job), 201)
     if not created:
         response["Idempotent-Replayed"] = "true"
     return response

@@ -30,7 +30,7 @@ from jobs.api.job_schemas import (
     RetryIn,
     VerbIn,
 )
-from jobs.api.operations import action, operation, submission
+from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import CursorKey, Order, Paged, paginate, paginate_ids
 from jobs.api.problems import Forbidden
 from jobs.api.request_params import (
@@ -56,7 +56,7 @@ runs_router = Router(tags=["job runs"])
 ReasonBody = Annotated[VerbIn, OptionalJsonBody()]
 
 
-@router.get("/jobs", **operation("jobs_list", JobPage, summary="List jobs"))
+@router.get("/jobs", **operation("jobs_list", JobPage, "List jobs"))
 def jobs_list(request: ApiRequest, query: Annotated[JobFilters, StrictQuery()]) -> HttpResponse:
     """Newest first, of the token's tenant; with `order=queue`, QUEUED jobs in the order in which they will start:
     priority, position, creation (INV-004).
@@ -75,9 +75,7 @@ def jobs_create(request: ApiRequest, body: Annotated[JobIn, JsonBody()]) -> Http
     With an idempotency key, a repeated submission returns the job that the first one created, in its current state; the
     same key with another body is rejected.
     """
-    values = body.given_fields()
-    values["tenant"] = request.auth.resolve_tenant(values.get("tenant"))
-    return submit_job(request, values)
+    return submit_job(request, body.given_fields())
 
 
 @router.post("/jobs/bulk", **submission("jobs_create_many", BulkOut, "Submit many jobs, all or none"))
@@ -96,23 +94,12 @@ def jobs_create_many(request: ApiRequest, body: Annotated[JobsIn, BulkJsonBody()
     return json_response({"count": len(ids), "ids": [str(job_id) for job_id in ids]}, 201)
 
 
-@router.get("/jobs/{job_id}", **operation("jobs_get", JobOut, problems=[404], summary="Get a job", cached=True))
+@router.get("/jobs/{job_id}", **lookup("jobs_get", JobOut, "Get a job"))
 def jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     return etag_response(request, read_job(fields.parse_id(job_id), request.auth))
 
 
-@router.patch(
-    "/jobs/{job_id}",
-    **operation(
-        "jobs_update",
-        JobOut,
-        scope="operate",
-        permission="change_job",
-        body=True,
-        problems=[404, 409],
-        summary="Edit a waiting job",
-    ),
-)
+@router.patch("/jobs/{job_id}", **action("jobs_update", JobOut, "change_job", "Edit a waiting job", body=True))
 def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[JobEdits, JsonBody()]) -> HttpResponse:
     """Only the given fields change; null clears. Once the job was dispatched, params and target are frozen (INV-001):
     409 with `field`. The other fields can be changed while the job waits, tags at any time.
@@ -204,7 +191,7 @@ def _apply_action(request: ApiRequest, service: Callable[..., Job], job_id: str,
 
 @router.get(
     "/jobs/{job_id}/events",
-    **operation("jobs_events", EventPage, problems=[404], by_alias=True, summary="List the events of a job"),
+    **operation("jobs_events", EventPage, "List the events of a job", problems=[404], by_alias=True),
 )
 def jobs_events(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """Every transition with its actor and reason. Exactly one of COMPLETED, FAILED, SKIPPED and CANCELLED finishes a
@@ -218,9 +205,7 @@ def jobs_events(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQ
     )
 
 
-@router.get(
-    "/jobs/{job_id}/logs", **operation("jobs_logs", LogPage, problems=[404], summary="List the log lines of a job")
-)
+@router.get("/jobs/{job_id}/logs", **operation("jobs_logs", LogPage, "List the log lines of a job", problems=[404]))
 def jobs_logs(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """A session needs the permission to view payloads."""
     if not request.auth.can_view_payload:
@@ -233,8 +218,7 @@ def jobs_logs(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQue
 
 
 @router.get(
-    "/jobs/{job_id}/explain",
-    **operation("jobs_explain", ExplanationOut, problems=[404], summary="Why a job is not running"),
+    "/jobs/{job_id}/explain", **operation("jobs_explain", ExplanationOut, "Why a job is not running", problems=[404])
 )
 def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
     """Every reason why it waits, its position in the queue, and its expected start, estimated from measured durations.
@@ -244,7 +228,7 @@ def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
     return json_response(explain(request.auth.require_job_id(job_id)).document())
 
 
-@runs_router.get("/job-runs", **operation("job_runs_list", JobRunPage, summary="List runs"))
+@runs_router.get("/job-runs", **operation("job_runs_list", JobRunPage, "List runs"))
 def job_runs_list(request: ApiRequest, query: Annotated[RunFilters, StrictQuery()]) -> HttpResponse:
     """Newest job first. A page may be shorter than `limit` while `next_cursor` is there."""
     principal = request.auth
@@ -259,9 +243,7 @@ def job_runs_list(request: ApiRequest, query: Annotated[RunFilters, StrictQuery(
     return json_response(paginate_ids(principal, "job_runs_list", query, read_ids, serialize))
 
 
-@runs_router.get(
-    "/job-runs/{run_id}", **operation("job_runs_get", JobRunOut, problems=[404], summary="Get a run", cached=True)
-)
+@runs_router.get("/job-runs/{run_id}", **lookup("job_runs_get", JobRunOut, "Get a run"))
 def job_runs_get(request: ApiRequest, run_id: Id) -> HttpResponse:
     """A run has the id of its job."""
     row = JobRun.objects.filter(pk=request.auth.require_job_id(run_id)).first()

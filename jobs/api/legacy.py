@@ -18,7 +18,7 @@ from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_lists import JobFilters, read_job_page
 from jobs.api.job_schemas import JobIn, JobOut, VerbIn
-from jobs.api.operations import action, operation, submission
+from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import Paged
 from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery, each_validated_by, one_of
 from jobs.api.responses import etag_response, json_response
@@ -63,7 +63,7 @@ class LegacyFilters(Paged):
     ] = None
 
 
-@router.get("/jobs", **operation("legacy_jobs_list", LegacyJobPage, summary="List jobs", deprecated=True))
+@router.get("/jobs", **operation("legacy_jobs_list", LegacyJobPage, "List jobs", deprecated=True))
 def legacy_jobs_list(request: ApiRequest, query: Annotated[LegacyFilters, StrictQuery()]) -> HttpResponse:
     """Use `GET /api/jobs`."""
     statuses = [str(status) for status, name in LEGACY_STATUSES.items() if name in (query.status or ())]
@@ -78,23 +78,17 @@ def legacy_jobs_list(request: ApiRequest, query: Annotated[LegacyFilters, Strict
 )
 def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, JsonBody()]) -> HttpResponse:
     """Use `POST /api/jobs`."""
-    values = body.given_fields()
-    values["tenant"] = request.auth.resolve_tenant(values.get("tenant"))
-    return submit_job(request, values, use_legacy_status)
+    return submit_job(request, body.given_fields(), lambda job: use_legacy_status(read_job(job.pk, request.auth)))
 
 
-@router.get(
-    "/jobs/{job_id}",
-    **operation("legacy_jobs_get", LegacyJobOut, problems=[404], summary="Get a job", cached=True, deprecated=True),
-)
+@router.get("/jobs/{job_id}", **lookup("legacy_jobs_get", LegacyJobOut, "Get a job", deprecated=True))
 def legacy_jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     """Use `GET /api/jobs/{job_id}`."""
     return etag_response(request, use_legacy_status(read_job(fields.parse_id(job_id), request.auth)))
 
 
 @router.post(
-    "/jobs/{job_id}/cancel",
-    **action("legacy_jobs_cancel", LegacyJobOut, "cancel_job", "Cancel a job", deprecated=True),
+    "/jobs/{job_id}/cancel", **action("legacy_jobs_cancel", LegacyJobOut, "cancel_job", "Cancel a job", deprecated=True)
 )
 def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, OptionalJsonBody()]) -> HttpResponse:
     """Use `POST /api/jobs/{job_id}/cancel`."""

@@ -17,6 +17,7 @@ WITH_BODY = (400, 413, 415)
 def operation(
     name: str,
     response: Any,
+    summary: str | None = None,
     *,
     scope: str = "read",
     permission: str | None = None,
@@ -42,6 +43,7 @@ def operation(
     return {
         "operation_id": name,
         "url_name": name,
+        "summary": summary,
         "auth": build_authenticators(scope, permission),
         "response": {**success_schemas, **({304: None} if cached else {}), **problem_schemas},
         "openapi_extra": {
@@ -54,14 +56,17 @@ def operation(
     }
 
 
+def lookup(name: str, response: Any, summary: str, **options: Any) -> dict[str, Any]:
+    """Same as `operation`, for a GET of one object with its ETag."""
+    return operation(name, response, summary, problems=[404], cached=True, **options)
+
+
 def submission(name: str, response: Any, summary: str, **options: Any) -> dict[str, Any]:
     """Same as `operation`, for a POST that creates jobs and returns 201."""
-    return operation(name, {201: response}, scope="submit", body=True, problems=[409], summary=summary, **options)
+    return operation(name, {201: response}, summary, scope="submit", body=True, problems=[409], **options)
 
 
-def action(
-    name: str, response: Any, permission: str, summary: str, *, problems: Iterable[int] = (404, 409), **options: Any
-) -> dict[str, Any]:
+def action(name: str, response: Any, permission: str, summary: str, **options: Any) -> dict[str, Any]:
     """Same as `operation`, for an operator's action on one object: POST with an optional body."""
-    access: dict[str, Any] = {"scope": "operate", "permission": permission, "body": "optional", "problems": problems}
-    return operation(name, response, summary=summary, **access, **options)
+    defaults: dict[str, Any] = {"scope": "operate", "body": "optional", "problems": (404, 409)}
+    return operation(name, response, summary, permission=permission, **{**defaults, **options})

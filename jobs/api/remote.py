@@ -15,10 +15,10 @@ from pydantic import Field, WithJsonSchema
 
 from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest, Principal
-from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, merge_idempotency_key
+from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_lists import JobFilters, build_scans, read_newest
 from jobs.api.job_schemas import SubmissionIn, VerbIn
-from jobs.api.operations import operation, submission
+from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import CursorKey, Paged, limit_param, paginate_ids
 from jobs.api.request_params import (
     JsonBody,
@@ -259,14 +259,15 @@ class Said(RequestBody):
 def queue_submit(request: ApiRequest, body: Annotated[IntentIn, JsonBody()]) -> HttpResponse:
     """It waits in the same queue as every other job, in the same order and under the same limits, until a remote
     worker of its addon starts it (or a local one, if its type is registered here as local)."""
-    values = body.given_fields()
-    values["tenant"] = request.auth.resolve_tenant(values.get("tenant"))
-    job, created = remote.submit(merge_idempotency_key(request, values), actor=request.auth.actor)
-    replayed = {} if created else {"Idempotent_Replayed": "true"}
-    return json_response({"job_id": str(job.pk), "state": REMOTE_STATES[Status(job.status)]}, 201, **replayed)
+    return submit_job(
+        request,
+        body.given_fields(),
+        lambda job: {"job_id": str(job.pk), "state": REMOTE_STATES[Status(job.status)]},
+        service=remote.submit,
+    )
 
 
-@router.get(f"{QUEUE}/jobs", **operation("queue_list", IntentPage, summary="List job intents"))
+@router.get(f"{QUEUE}/jobs", **operation("queue_list", IntentPage, "List job intents"))
 def queue_list(request: ApiRequest, query: Annotated[IntentFilters, StrictQuery()]) -> HttpResponse:
     """Newest first. A page may be shorter than `limit`, even empty, while `next_cursor` is there."""
     principal = request.auth
@@ -283,25 +284,14 @@ def queue_list(request: ApiRequest, query: Annotated[IntentFilters, StrictQuery(
     return json_response(paginate_ids(principal, "queue_list", query, read_ids, serialize))
 
 
-@router.get(
-    f"{QUEUE}/jobs/{{job_id}}",
-    **operation("queue_get", IntentOut, problems=[404], summary="Get a job intent", cached=True),
-)
+@router.get(f"{QUEUE}/jobs/{{job_id}}", **lookup("queue_get", IntentOut, "Get a job intent"))
 def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     return etag_response(request, _read_intent(fields.parse_id(job_id), request.auth))
 
 
 @router.post(
     f"{QUEUE}/jobs/{{job_id}}/cancel",
-    **operation(
-        "queue_cancel",
-        IntentOut,
-        scope="submit",
-        permission="cancel_job",
-        body="optional",
-        problems=[404, 409],
-        summary="Cancel a job",
-    ),
+    **action("queue_cancel", IntentOut, "cancel_job", "Cancel a job", scope="submit"),
 )
 def queue_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, OptionalJsonBody()]) -> HttpResponse:
     """A waiting job is CANCELED at once; a running job gets a stop request and is CANCELED when its worker stops."""
@@ -311,8 +301,7 @@ def queue_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, Option
 
 
 @router.get(
-    f"{QUEUE}/dispatchable",
-    **work_operation("queue_dispatchable", IntentPage, summary="List jobs that an addon may start"),
+    f"{QUEUE}/dispatchable", **work_operation("queue_dispatchable", IntentPage, "List jobs that an addon may start")
 )
 def queue_dispatchable(request: ApiRequest, query: Annotated[Poll, StrictQuery()]) -> HttpResponse:
     """Reserves up to `limit` jobs of the addon, within targets, limits and admission; after them it lists earlier
@@ -322,10 +311,7 @@ def queue_dispatchable(request: ApiRequest, query: Annotated[Poll, StrictQuery()
     return json_response({"items": _serialize_intents(rows, request.auth, for_worker=True), "next_cursor": None})
 
 
-@router.post(
-    f"{QUEUE}/kick",
-    **operation("queue_kick", KickOut, scope="operate", body="optional", summary="Make offers now"),
-)
+@router.post(f"{QUEUE}/kick", **operation("queue_kick", KickOut, "Make offers now", scope="operate", body="optional"))
 def queue_kick(request: ApiRequest, body: Annotated[Said, OptionalJsonBody()]) -> HttpResponse:
     """For every addon that polled recently, without waiting for its next poll."""
     return json_response({"dispatched": remote.make_offers(tenant=request.auth.tenant)})
@@ -333,7 +319,7 @@ def queue_kick(request: ApiRequest, body: Annotated[Said, OptionalJsonBody()]) -
 
 @router.post(
     f"{QUEUE}/jobs/{{job_id}}/start",
-    **work_operation("queue_start", StartOut, body=True, problems=[404, 409], summary="Start an offered job"),
+    **work_operation("queue_start", StartOut, "Start an offered job", body=True, problems=[404, 409]),
 )
 def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, JsonBody()]) -> HttpResponse:
     """Returns the lease and everything that is needed to run the job. Repeated with the same token, worker and slot it
@@ -354,7 +340,7 @@ def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, JsonBo
 
 @router.post(
     f"{QUEUE}/jobs/{{job_id}}/complete",
-    **work_operation("queue_complete", IntentOut, body=True, problems=[404, 409], summary="Report the result of a job"),
+    **work_operation("queue_complete", IntentOut, "Report the result of a job", body=True, problems=[404, 409]),
 )
 def queue_complete(request: ApiRequest, job_id: Id, body: Annotated[CompleteIn, JsonBody()]) -> HttpResponse:
     """Repeated, it returns the same. An expired lease is a 409, another token's lease a 404; neither changes anything.
@@ -366,9 +352,7 @@ def queue_complete(request: ApiRequest, job_id: Id, body: Annotated[CompleteIn, 
 
 @router.post(
     f"{LEASE}/request",
-    **work_operation(
-        "lease_request", AdmissionOut, body=True, summary="Request admission of work outside of the queue"
-    ),
+    **work_operation("lease_request", AdmissionOut, "Request admission of work outside of the queue", body=True),
 )
 def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, JsonBody()]) -> HttpResponse:
     """For work without a job: it counts in admission, and in no other limit, as long as heartbeats renew its lease. A
@@ -384,7 +368,7 @@ def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, JsonBody()])
 
 @router.post(
     f"{LEASE}/{{lease_id}}/heartbeat",
-    **work_operation("lease_heartbeat", BeatOut, body="optional", problems=[404, 409], summary="Renew a lease"),
+    **work_operation("lease_heartbeat", BeatOut, "Renew a lease", body="optional", problems=[404, 409]),
 )
 def lease_heartbeat(request: ApiRequest, lease_id: Id, body: Annotated[BeatIn, OptionalJsonBody()]) -> HttpResponse:
     """Also reports progress, and returns stop requests. 409: the lease has expired, stop at once."""
@@ -395,7 +379,7 @@ def lease_heartbeat(request: ApiRequest, lease_id: Id, body: Annotated[BeatIn, O
 
 @router.post(
     f"{LEASE}/{{lease_id}}/release",
-    **work_operation("lease_release", ReleaseOut, body="optional", problems=[404, 409], summary="Release a lease"),
+    **work_operation("lease_release", ReleaseOut, "Release a lease", body="optional", problems=[404, 409]),
 )
 def lease_release(request: ApiRequest, lease_id: Id, body: Annotated[ReleaseIn, OptionalJsonBody()]) -> HttpResponse:
     """Releases an admission lease; repeating it changes nothing. A job's lease ends with `complete` (409

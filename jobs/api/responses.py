@@ -21,13 +21,9 @@ def encode_json(document: Any) -> bytes:
     return _encode(document).encode()
 
 
-def json_response(document: Any, status: int = 200, **headers: str) -> HttpResponse:
-    """Return a JSON response. Header names have underscores: `json_response(job, 201, Retry_After="5")`."""
-    response = HttpResponse(encode_json(document), status=status, content_type=JSON)
-    response["Cache-Control"] = CACHE_CONTROL
-    for name, value in headers.items():
-        response[name.replace("_", "-")] = value
-    return response
+def json_response(document: Any, status: int = 200) -> HttpResponse:
+    headers = {"Cache-Control": CACHE_CONTROL}
+    return HttpResponse(encode_json(document), status=status, content_type=JSON, headers=headers)
 
 
 def empty_response() -> HttpResponse:

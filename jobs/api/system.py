@@ -39,7 +39,7 @@ class JobTypeOut(Out):
     doc: str
 
 
-@router.get("/job-types", **operation("job_types_list", Page[JobTypeOut], summary="List job types", tags=["job types"]))
+@router.get("/job-types", **operation("job_types_list", Page[JobTypeOut], "List job types", tags=["job types"]))
 def job_types_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """By name: the types that are registered in the process that serves the request."""
     handlers = [registry.get(name) for name in registry.names()]
@@ -66,7 +66,7 @@ class WorkerOut(Out):
     heartbeat_at: Time
 
 
-@router.get("/workers", **operation("workers_list", Page[WorkerOut], summary="List workers", tags=["workers"]))
+@router.get("/workers", **operation("workers_list", Page[WorkerOut], "List workers", tags=["workers"]))
 def workers_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """Live workers, and those whose heartbeat stopped within the hour. Needs a token of all tenants."""
     request.auth.require_all_tenants()
@@ -117,7 +117,7 @@ class StatsFilters(QueryParams):
     tenant: Annotated[str | None, *validated_by(fields.parse_tenant, f.TENANT)] = None
 
 
-@router.get("/stats", **operation("stats_get", StatsOut, summary="Get stats", tags=["stats"]))
+@router.get("/stats", **operation("stats_get", StatsOut, "Get stats", tags=["stats"]))
 def stats_get(request: ApiRequest, query: Annotated[StatsFilters, StrictQuery()]) -> HttpResponse:
     """Of the token's tenant; for a token of all tenants, of all tenants together or of the given one."""
     if query.tenant is not None and not request.auth.can_see_tenant(query.tenant):
@@ -165,7 +165,7 @@ class LimitIn(RequestBody):
     reset: f.Flag | None = None
 
 
-@router.get("/limits", **operation("limits_list", Page[LimitOut], summary="List limits", tags=["limits"]))
+@router.get("/limits", **operation("limits_list", Page[LimitOut], "List limits", tags=["limits"]))
 def limits_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """Every limit of the settings or an operator, by scope and key. Limits of other tenants are left out."""
     principal = request.auth
@@ -188,13 +188,7 @@ def limits_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> 
 @router.put(
     "/limits",
     **operation(
-        "limits_put",
-        LimitOut,
-        scope="admin",
-        permission="change_limits",
-        body=True,
-        summary="Set a limit",
-        tags=["limits"],
+        "limits_put", LimitOut, "Set a limit", scope="admin", permission="change_limits", body=True, tags=["limits"]
     ),
 )
 def limits_put(request: ApiRequest, body: Annotated[LimitIn, JsonBody()]) -> HttpResponse:

@@ -12,7 +12,7 @@ from jobs import serializers
 from jobs.api.auth import ApiRequest, Principal
 from jobs.api.field_schemas import TARGET, TENANT
 from jobs.api.job_schemas import JobOut, VerbIn
-from jobs.api.operations import action, operation
+from jobs.api.operations import action, lookup, operation
 from jobs.api.pagination import Order, Paged, paginate
 from jobs.api.request_params import OptionalJsonBody, QueryParams, StrictQuery, validated_by
 from jobs.api.responses import etag_response, json_response
@@ -57,7 +57,7 @@ TenantQuery = Annotated[WhichTenant, StrictQuery()]
 ReasonBody = Annotated[VerbIn, OptionalJsonBody()]
 
 
-@router.get("/targets", **operation("targets_list", Page[TargetOut], summary="List targets"))
+@router.get("/targets", **operation("targets_list", Page[TargetOut], "List targets"))
 def targets_list(request: ApiRequest, query: Annotated[TargetFilters, StrictQuery()]) -> HttpResponse:
     """By tenant and key."""
     targets.create_missing_targets()
@@ -70,17 +70,14 @@ def targets_list(request: ApiRequest, query: Annotated[TargetFilters, StrictQuer
     )
 
 
-@router.get(
-    "/targets/{key}", **operation("targets_get", TargetOut, problems=[404], cached=True, summary="Get a target")
-)
+@router.get("/targets/{key}", **lookup("targets_get", TargetOut, "Get a target"))
 def targets_get(request: ApiRequest, key: Key, query: TenantQuery) -> HttpResponse:
     target = targets.find(key, tenant=_get_tenant(request.auth, query))
     return etag_response(request, _serialize_target(target))
 
 
 @router.post(
-    "/targets/{key}/pause",
-    **action("targets_pause", TargetOut, "pause_target", "Pause a target", problems=[404]),
+    "/targets/{key}/pause", **action("targets_pause", TargetOut, "pause_target", "Pause a target", problems=[404])
 )
 def targets_pause(request: ApiRequest, key: Key, query: TenantQuery, body: ReasonBody) -> HttpResponse:
     """None of its jobs starts until it is unpaused; running jobs continue. The target need not exist yet."""
@@ -89,8 +86,7 @@ def targets_pause(request: ApiRequest, key: Key, query: TenantQuery, body: Reaso
 
 
 @router.post(
-    "/targets/{key}/unpause",
-    **action("targets_unpause", TargetOut, "pause_target", "Unpause a target", problems=[404]),
+    "/targets/{key}/unpause", **action("targets_unpause", TargetOut, "pause_target", "Unpause a target", problems=[404])
 )
 def targets_unpause(request: ApiRequest, key: Key, query: TenantQuery, body: ReasonBody) -> HttpResponse:
     """Repeating it changes nothing."""

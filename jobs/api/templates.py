@@ -13,7 +13,7 @@ from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest, Principal
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_schemas import JobOut, RunIn
-from jobs.api.operations import operation
+from jobs.api.operations import action, lookup, operation
 from jobs.api.pagination import Order, Paged, paginate
 from jobs.api.request_params import JsonBody, OptionalJsonBody, RequestBody, StrictQuery, body_config, validated_by
 from jobs.api.responses import empty_response, etag_response, json_response
@@ -96,7 +96,7 @@ class TemplateFilters(Paged):
     job_type: Annotated[str | None, *validated_by(fields.parse_identifier, f.NAME)] = None
 
 
-@router.get("/job-templates", **operation("templates_list", Page[TemplateOut], summary="List templates"))
+@router.get("/job-templates", **operation("templates_list", Page[TemplateOut], "List templates"))
 def templates_list(request: ApiRequest, query: Annotated[TemplateFilters, StrictQuery()]) -> HttpResponse:
     """Newest first."""
     filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(query, name)) is not None}
@@ -111,9 +111,7 @@ def templates_list(request: ApiRequest, query: Annotated[TemplateFilters, Strict
 
 @router.post(
     "/job-templates",
-    **operation(
-        "templates_create", {201: TemplateOut}, scope="admin", body=True, problems=[409], summary="Create a template"
-    ),
+    **operation("templates_create", {201: TemplateOut}, "Create a template", scope="admin", body=True, problems=[409]),
 )
 def templates_create(request: ApiRequest, body: Annotated[TemplateIn, JsonBody()]) -> HttpResponse:
     """Names are unique within a tenant: a duplicate is 409 `name_taken`."""
@@ -123,10 +121,7 @@ def templates_create(request: ApiRequest, body: Annotated[TemplateIn, JsonBody()
     return json_response(_serialize_template(template, request.auth), 201)
 
 
-@router.get(
-    "/job-templates/{template_id}",
-    **operation("templates_get", TemplateOut, problems=[404], cached=True, summary="Get a template"),
-)
+@router.get("/job-templates/{template_id}", **lookup("templates_get", TemplateOut, "Get a template"))
 def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
     template = templates.get(template_id, tenant=request.auth.tenant)
     return etag_response(request, _serialize_template(template, request.auth))
@@ -134,9 +129,7 @@ def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
 
 @router.patch(
     "/job-templates/{template_id}",
-    **operation(
-        "templates_update", TemplateOut, scope="admin", body=True, problems=[404, 409], summary="Change a template"
-    ),
+    **operation("templates_update", TemplateOut, "Change a template", scope="admin", body=True, problems=[404, 409]),
 )
 def templates_update(request: ApiRequest, template_id: Id, body: Annotated[TemplateEdits, JsonBody()]) -> HttpResponse:
     """Existing jobs of the template do not change."""
@@ -147,7 +140,7 @@ def templates_update(request: ApiRequest, template_id: Id, body: Annotated[Templ
 
 @router.delete(
     "/job-templates/{template_id}",
-    **operation("templates_delete", {204: None}, scope="admin", problems=[404, 409], summary="Delete a template"),
+    **operation("templates_delete", {204: None}, "Delete a template", scope="admin", problems=[404, 409]),
 )
 def templates_delete(request: ApiRequest, template_id: Id) -> HttpResponse:
     """409 `in_use` while a schedule or an unfinished job uses it."""
@@ -157,15 +150,8 @@ def templates_delete(request: ApiRequest, template_id: Id) -> HttpResponse:
 
 @router.post(
     "/job-templates/{template_id}/run",
-    **operation(
-        "templates_run",
-        {201: JobOut},
-        scope="submit",
-        permission="run_jobtemplate",
-        body="optional",
-        problems=[404, 409],
-        summary="Run a template",
-        **WITH_IDEMPOTENCY_KEY,
+    **action(
+        "templates_run", {201: JobOut}, "run_jobtemplate", "Run a template", scope="submit", **WITH_IDEMPOTENCY_KEY
     ),
 )
 def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, OptionalJsonBody()]) -> HttpResponse:
