@@ -11,18 +11,10 @@ from pydantic import Field, SkipValidation, WithJsonSchema
 from jobs import serializers
 from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest, Principal
-from jobs.api.job_schemas import EXAMPLE, JobIn, JobOut, VerbIn
+from jobs.api.job_schemas import EXAMPLE, JobIn, JobOut, ReasonBody, VerbIn
 from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import Order, Paged, paginate
-from jobs.api.request_params import (
-    BulkJsonBody,
-    OptionalJsonBody,
-    RequestBody,
-    StrictQuery,
-    body_config,
-    one_of,
-    validated_by,
-)
+from jobs.api.request_params import BulkJsonBody, RequestBody, StrictQuery, body_config, one_of, validated_by
 from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id, Out, Page, Time, enum_schema
 from jobs.api.serializers import select_job_relations, serialize_jobs
@@ -116,13 +108,13 @@ def group_action(name: str, summary: str) -> dict[str, Any]:
 
 
 @router.post("/job-groups/{group_id}/cancel", **group_action("cancel", "Cancel a group"))
-def groups_cancel(request: ApiRequest, group_id: Id, body: Annotated[VerbIn, OptionalJsonBody()]) -> HttpResponse:
+def groups_cancel(request: ApiRequest, group_id: Id, body: ReasonBody) -> HttpResponse:
     """Waiting and paused jobs are CANCELLED at once; running jobs get a stop request. A finished group: 409."""
     return _apply_action(groups.cancel, request, group_id, body)
 
 
 @router.post("/job-groups/{group_id}/retry", **group_action("retry", "Retry failed jobs of a group"))
-def groups_retry(request: ApiRequest, group_id: Id, body: Annotated[VerbIn, OptionalJsonBody()]) -> HttpResponse:
+def groups_retry(request: ApiRequest, group_id: Id, body: ReasonBody) -> HttpResponse:
     """Every failed or cancelled member gets a new job, in order, and a finished group is open again. Nothing to retry:
     409."""
     return _apply_action(groups.retry, request, group_id, body)

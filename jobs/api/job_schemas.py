@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
 
 from jobs.actors import ActorKind
 from jobs.api import field_schemas as f
-from jobs.api.request_params import RequestBody, body_config
+from jobs.api.request_params import OptionalJsonBody, RequestBody, body_config
 from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
 from jobs.states import RUN_STATUSES, EventKind, Status, StopMode
 
@@ -250,8 +250,14 @@ class VerbIn(RequestBody):
     reason: f.Reason = None
 
 
+ReasonBody = Annotated[VerbIn, OptionalJsonBody()]
+
+
 class RetryIn(VerbIn):
     fresh: f.Flag | None = None
+
+
+RetryBody = Annotated[RetryIn, OptionalJsonBody()]
 
 
 class MoveIn(VerbIn):

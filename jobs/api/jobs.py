@@ -11,34 +11,14 @@ from django.utils.translation import gettext as _
 from ninja import Router
 
 from jobs import serializers
+from jobs.api import job_schemas as schemas
 from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_lists import JobFilters, RunFilters, build_run_scans, read_job_page, read_newest
-from jobs.api.job_schemas import (
-    BulkOut,
-    EventPage,
-    ExplanationOut,
-    JobEdits,
-    JobIn,
-    JobOut,
-    JobPage,
-    JobRunOut,
-    JobRunPage,
-    JobsIn,
-    LogPage,
-    MoveIn,
-    RetryIn,
-    VerbIn,
-)
 from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import CursorKey, Order, Paged, paginate, paginate_ids
 from jobs.api.problems import Forbidden
-from jobs.api.request_params import (
-    BulkJsonBody,
-    JsonBody,
-    OptionalJsonBody,
-    StrictQuery,
-)
+from jobs.api.request_params import BulkJsonBody, JsonBody, OptionalJsonBody, StrictQuery
 from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id
 from jobs.api.serializers import read_job, serialize_run
@@ -52,11 +32,10 @@ from jobs.validation import fields
 
 router = Router(tags=["jobs"])
 runs_router = Router(tags=["job runs"])
+JOB_OR_RETRY = {200: schemas.JobOut, 201: schemas.JobOut}
 
-ReasonBody = Annotated[VerbIn, OptionalJsonBody()]
 
-
-@router.get("/jobs", **operation("jobs_list", JobPage, "List jobs"))
+@router.get("/jobs", **operation("jobs_list", schemas.JobPage, "List jobs"))
 def jobs_list(request: ApiRequest, query: Annotated[JobFilters, StrictQuery()]) -> HttpResponse:
     """Newest first, of the token's tenant; with `order=queue`, QUEUED jobs in the order in which they will start:
     priority, position, creation (INV-004).
@@ -67,8 +46,8 @@ def jobs_list(request: ApiRequest, query: Annotated[JobFilters, StrictQuery()]) 
     return json_response(read_job_page(request.auth, "jobs_list", query, query))
 
 
-@router.post("/jobs", **submission("jobs_create", JobOut, "Submit a job", **WITH_IDEMPOTENCY_KEY))
-def jobs_create(request: ApiRequest, body: Annotated[JobIn, JsonBody()]) -> HttpResponse:
+@router.post("/jobs", **submission("jobs_create", schemas.JobOut, "Submit a job", **WITH_IDEMPOTENCY_KEY))
+def jobs_create(request: ApiRequest, body: Annotated[schemas.JobIn, JsonBody()]) -> HttpResponse:
     """The params are checked against the handler's signature and stored as they are: later edits of a template or a
     schedule do not change them (INV-005).
 
@@ -78,8 +57,8 @@ def jobs_create(request: ApiRequest, body: Annotated[JobIn, JsonBody()]) -> Http
     return submit_job(request, body.given_fields())
 
 
-@router.post("/jobs/bulk", **submission("jobs_create_many", BulkOut, "Submit many jobs, all or none"))
-def jobs_create_many(request: ApiRequest, body: Annotated[JobsIn, BulkJsonBody()]) -> HttpResponse:
+@router.post("/jobs/bulk", **submission("jobs_create_many", schemas.BulkOut, "Submit many jobs, all or none"))
+def jobs_create_many(request: ApiRequest, body: Annotated[schemas.JobsIn, BulkJsonBody()]) -> HttpResponse:
     """Each entry has the fields of `POST /jobs`, idempotency keys included. If one is invalid, none is submitted."""
     if not isinstance(body.jobs, list):
         raise InvalidInput("jobs", _("must be a list"), "list_type")
@@ -94,13 +73,13 @@ def jobs_create_many(request: ApiRequest, body: Annotated[JobsIn, BulkJsonBody()
     return json_response({"count": len(ids), "ids": [str(job_id) for job_id in ids]}, 201)
 
 
-@router.get("/jobs/{job_id}", **lookup("jobs_get", JobOut, "Get a job"))
+@router.get("/jobs/{job_id}", **lookup("jobs_get", schemas.JobOut, "Get a job"))
 def jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     return etag_response(request, read_job(fields.parse_id(job_id), request.auth))
 
 
-@router.patch("/jobs/{job_id}", **action("jobs_update", JobOut, "change_job", "Edit a waiting job", body=True))
-def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[JobEdits, JsonBody()]) -> HttpResponse:
+@router.patch("/jobs/{job_id}", **action("jobs_update", schemas.JobOut, "change_job", "Edit a waiting job", body=True))
+def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[schemas.JobEdits, JsonBody()]) -> HttpResponse:
     """Only the given fields change; null clears. Once the job was dispatched, params and target are frozen (INV-001):
     409 with `field`. The other fields can be changed while the job waits, tags at any time.
 
@@ -116,55 +95,53 @@ def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[JobEdits, JsonB
     return json_response(read_job(pk, principal))
 
 
-def job_action(name: str, summary: str, response: Any = JobOut, permission: str = "") -> dict[str, Any]:
+def job_action(name: str, summary: str, response: Any = schemas.JobOut, permission: str = "") -> dict[str, Any]:
     """Return the options of a route that applies an action to a job."""
     return action(f"jobs_{name}", response, permission or f"{name}_job", summary)
 
 
 @router.post("/jobs/{job_id}/cancel", **job_action("cancel", "Cancel a job"))
-def jobs_cancel(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
+def jobs_cancel(request: ApiRequest, job_id: Id, body: schemas.ReasonBody) -> HttpResponse:
     """A waiting or paused job is CANCELLED at once; a running job gets a stop request and is CANCELLED when its handler
     stops. Repeating the request changes nothing; a finished job is a 409."""
     return _apply_action(request, job_services.cancel, job_id, body)
 
 
 @router.post("/jobs/{job_id}/pause", **job_action("pause", "Pause a job"))
-def jobs_pause(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
+def jobs_pause(request: ApiRequest, job_id: Id, body: schemas.ReasonBody) -> HttpResponse:
     """A QUEUED job is PAUSED at once; a running job gets a stop request, keeps its run open, and blocks its target
     until it is resumed."""
     return _apply_action(request, job_services.pause, job_id, body)
 
 
-@router.post(
-    "/jobs/{job_id}/resume", **job_action("resume", "Resume a paused or failed job", {200: JobOut, 201: JobOut})
-)
-def jobs_resume(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
+@router.post("/jobs/{job_id}/resume", **job_action("resume", "Resume a paused or failed job", JOB_OR_RETRY))
+def jobs_resume(request: ApiRequest, job_id: Id, body: schemas.ReasonBody) -> HttpResponse:
     """A PAUSED job is QUEUED again, with the same run: 200. For a FAILED job a new one is created at the head of its
     target: 201 and the new job."""
     return _apply_action(request, job_services.resume, job_id, body)
 
 
-@router.post("/jobs/{job_id}/retry", **job_action("retry", "Retry as a new job", {200: JobOut, 201: JobOut}))
-def jobs_retry(request: ApiRequest, job_id: Id, body: Annotated[RetryIn, OptionalJsonBody()]) -> HttpResponse:
+@router.post("/jobs/{job_id}/retry", **job_action("retry", "Retry as a new job", JOB_OR_RETRY))
+def jobs_retry(request: ApiRequest, job_id: Id, body: schemas.RetryBody) -> HttpResponse:
     """Creates the next attempt of the retry chain, whichever of its jobs is named (DEC-007): 201. A retry that waits
     for its backoff is made ready at once instead: 200. `fresh` drops the checkpoint."""
     return _retry_job(request, request.auth.require_job_id(job_id), body)
 
 
 @router.post("/jobs/{job_id}/resolve", **job_action("resolve", "Resolve a failure"))
-def jobs_resolve(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
+def jobs_resolve(request: ApiRequest, job_id: Id, body: schemas.ReasonBody) -> HttpResponse:
     """The job stays FAILED and no longer blocks its target."""
     return _apply_action(request, job_services.resolve, job_id, body)
 
 
 @router.post("/jobs/{job_id}/release", **job_action("release", "Release a job that is on hold"))
-def jobs_release(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
+def jobs_release(request: ApiRequest, job_id: Id, body: schemas.ReasonBody) -> HttpResponse:
     """409 while a predecessor in its group is not finished (DEC-012)."""
     return _apply_action(request, job_services.release, job_id, body)
 
 
 @router.post("/jobs/{job_id}/move", **job_action("move", "Reorder the queue", permission="reorder_job"))
-def jobs_move(request: ApiRequest, job_id: Id, body: Annotated[MoveIn, OptionalJsonBody()]) -> HttpResponse:
+def jobs_move(request: ApiRequest, job_id: Id, body: Annotated[schemas.MoveIn, OptionalJsonBody()]) -> HttpResponse:
     """Before or after another job, or to the top or bottom, among the waiting jobs of one tenant and priority
     (INV-004, DEC-005)."""
     principal, values = request.auth, body.given_fields()
@@ -176,13 +153,13 @@ def jobs_move(request: ApiRequest, job_id: Id, body: Annotated[MoveIn, OptionalJ
     return json_response(read_job(pk, principal))
 
 
-def _retry_job(request: ApiRequest, job_id: UUID, body: RetryIn) -> HttpResponse:
+def _retry_job(request: ApiRequest, job_id: UUID, body: schemas.RetryIn) -> HttpResponse:
     fresh, reason = (False if body.fresh is None else body.fresh), body.reason or ""
     job, is_new = job_services.submit_retry(job_id, reason=reason, fresh=fresh, actor=request.auth.actor)
     return json_response(read_job(job.pk, request.auth), 201 if is_new else 200)
 
 
-def _apply_action(request: ApiRequest, service: Callable[..., Job], job_id: str, body: VerbIn) -> HttpResponse:
+def _apply_action(request: ApiRequest, service: Callable[..., Job], job_id: str, body: schemas.VerbIn) -> HttpResponse:
     """Return the job that the service returned: 201 if it is a new one."""
     pk = request.auth.require_job_id(job_id)
     job = service(pk, reason=body.reason, actor=request.auth.actor)
@@ -191,21 +168,22 @@ def _apply_action(request: ApiRequest, service: Callable[..., Job], job_id: str,
 
 @router.get(
     "/jobs/{job_id}/events",
-    **operation("jobs_events", EventPage, "List the events of a job", problems=[404], by_alias=True),
+    **operation("jobs_events", schemas.EventPage, "List the events of a job", problems=[404], by_alias=True),
 )
 def jobs_events(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """Every transition with its actor and reason. Exactly one of COMPLETED, FAILED, SKIPPED and CANCELLED finishes a
     job."""
     pk = request.auth.require_job_id(job_id)
     rows = JobEvent.objects.filter(job_id=pk)
+    order = Order(JobEvent, ("id",))
     return json_response(
-        paginate(
-            request.auth, "jobs_events", query, rows, Order(JobEvent, ("id",)), serializers.serialize_event, parent=pk
-        )
+        paginate(request.auth, "jobs_events", query, rows, order, serializers.serialize_event, parent=pk)
     )
 
 
-@router.get("/jobs/{job_id}/logs", **operation("jobs_logs", LogPage, "List the log lines of a job", problems=[404]))
+@router.get(
+    "/jobs/{job_id}/logs", **operation("jobs_logs", schemas.LogPage, "List the log lines of a job", problems=[404])
+)
 def jobs_logs(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """A session needs the permission to view payloads."""
     if not request.auth.can_view_payload:
@@ -218,7 +196,8 @@ def jobs_logs(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQue
 
 
 @router.get(
-    "/jobs/{job_id}/explain", **operation("jobs_explain", ExplanationOut, "Why a job is not running", problems=[404])
+    "/jobs/{job_id}/explain",
+    **operation("jobs_explain", schemas.ExplanationOut, "Why a job is not running", problems=[404]),
 )
 def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
     """Every reason why it waits, its position in the queue, and its expected start, estimated from measured durations.
@@ -228,7 +207,7 @@ def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
     return json_response(explain(request.auth.require_job_id(job_id)).document())
 
 
-@runs_router.get("/job-runs", **operation("job_runs_list", JobRunPage, "List runs"))
+@runs_router.get("/job-runs", **operation("job_runs_list", schemas.JobRunPage, "List runs"))
 def job_runs_list(request: ApiRequest, query: Annotated[RunFilters, StrictQuery()]) -> HttpResponse:
     """Newest job first. A page may be shorter than `limit` while `next_cursor` is there."""
     principal = request.auth
@@ -243,7 +222,7 @@ def job_runs_list(request: ApiRequest, query: Annotated[RunFilters, StrictQuery(
     return json_response(paginate_ids(principal, "job_runs_list", query, read_ids, serialize))
 
 
-@runs_router.get("/job-runs/{run_id}", **lookup("job_runs_get", JobRunOut, "Get a run"))
+@runs_router.get("/job-runs/{run_id}", **lookup("job_runs_get", schemas.JobRunOut, "Get a run"))
 def job_runs_get(request: ApiRequest, run_id: Id) -> HttpResponse:
     """A run has the id of its job."""
     row = JobRun.objects.filter(pk=request.auth.require_job_id(run_id)).first()
@@ -253,10 +232,9 @@ def job_runs_get(request: ApiRequest, run_id: Id) -> HttpResponse:
 
 
 @runs_router.post(
-    "/job-runs/{run_id}/retry",
-    **action("job_runs_retry", {200: JobOut, 201: JobOut}, "retry_job", "Retry as a new job"),
+    "/job-runs/{run_id}/retry", **action("job_runs_retry", JOB_OR_RETRY, "retry_job", "Retry as a new job")
 )
-def job_runs_retry(request: ApiRequest, run_id: Id, body: Annotated[RetryIn, OptionalJsonBody()]) -> HttpResponse:
+def job_runs_retry(request: ApiRequest, run_id: Id, body: schemas.RetryBody) -> HttpResponse:
     """Same as `POST /jobs/{id}/retry` for the job of this run (DEC-007)."""
     pk = request.auth.require_job_id(run_id)
     if not JobRun.objects.filter(pk=pk).exists():

@@ -17,10 +17,10 @@ from pydantic import WithJsonSchema
 from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_lists import JobFilters, read_job_page
-from jobs.api.job_schemas import JobIn, JobOut, VerbIn
+from jobs.api.job_schemas import JobIn, JobOut, ReasonBody
 from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import Paged
-from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery, each_validated_by, one_of
+from jobs.api.request_params import JsonBody, StrictQuery, each_validated_by, one_of
 from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id, Page, enum_schema
 from jobs.api.serializers import read_job
@@ -90,7 +90,7 @@ def legacy_jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
 @router.post(
     "/jobs/{job_id}/cancel", **action("legacy_jobs_cancel", LegacyJobOut, "cancel_job", "Cancel a job", deprecated=True)
 )
-def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, OptionalJsonBody()]) -> HttpResponse:
+def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
     """Use `POST /api/jobs/{job_id}/cancel`."""
     pk = request.auth.require_job_id(job_id)
     job_services.cancel(pk, reason=body.reason or "", actor=request.auth.actor)

@@ -17,7 +17,7 @@ from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest, Principal
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_lists import JobFilters, build_scans, read_newest
-from jobs.api.job_schemas import SubmissionIn, VerbIn
+from jobs.api.job_schemas import ReasonBody, SubmissionIn
 from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import CursorKey, Paged, limit_param, paginate_ids
 from jobs.api.request_params import (
@@ -293,7 +293,7 @@ def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     f"{QUEUE}/jobs/{{job_id}}/cancel",
     **action("queue_cancel", IntentOut, "cancel_job", "Cancel a job", scope="submit"),
 )
-def queue_cancel(request: ApiRequest, job_id: Id, body: Annotated[VerbIn, OptionalJsonBody()]) -> HttpResponse:
+def queue_cancel(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
     """A waiting job is CANCELED at once; a running job gets a stop request and is CANCELED when its worker stops."""
     pk = request.auth.require_job_id(job_id)
     job_services.cancel(pk, reason=body.reason or "", actor=request.auth.actor)

@@ -11,10 +11,10 @@ from pydantic import Field, WithJsonSchema
 from jobs import serializers
 from jobs.api.auth import ApiRequest, Principal
 from jobs.api.field_schemas import TARGET, TENANT
-from jobs.api.job_schemas import JobOut, VerbIn
+from jobs.api.job_schemas import JobOut, ReasonBody
 from jobs.api.operations import action, lookup, operation
 from jobs.api.pagination import Order, Paged, paginate
-from jobs.api.request_params import OptionalJsonBody, QueryParams, StrictQuery, validated_by
+from jobs.api.request_params import QueryParams, StrictQuery, validated_by
 from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id, Out, Page, Time
 from jobs.api.serializers import read_job
@@ -54,7 +54,6 @@ class WhichTenant(QueryParams):
 
 
 TenantQuery = Annotated[WhichTenant, StrictQuery()]
-ReasonBody = Annotated[VerbIn, OptionalJsonBody()]
 
 
 @router.get("/targets", **operation("targets_list", Page[TargetOut], "List targets"))
