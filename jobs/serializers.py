@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from jobs.services.limits import LimitState
     from jobs.services.targets import TargetState
 
-JOB_FIELDS = (
-    *("job_type", "status", "status_reason", "tenant", "target", "addon_id", "resource", "priority", "position"),
+JOB_COLUMNS = (
+    *("id", "job_type", "status", "status_reason", "tenant", "target", "addon_id", "resource", "priority", "position"),
     *("tags", "cost_units", "constraints", "time_sensitive", "expected_duration_sec", "max_runtime_sec", "hold"),
     *("token_limit", "tokens_used", "max_retries", "cancel_requested", "cancel_mode", "progress", "progress_message"),
-    *("attempt", "group_index", "idempotency_key", "blocks_target", "permanently_failed"),
+    *("attempt", "group_index", "idempotency_key", "blocks_target", "permanently_failed", "created_at", "not_before"),
+    *("deadline_at", "dispatched_at", "resolved_at", "group_id", "schedule_id"),
 )
-JOB_TIMES = ("created_at", "not_before", "deadline_at", "dispatched_at", "resolved_at")
-JOB_REFERENCES = {"retry_of": "retry_of_id", "group_id": "group_id", "schedule_id": "schedule_id"}
+TEMPLATE_COLUMNS = (
+    *("id", "name", "job_type", "tenant", "priority", "target", "max_runtime_sec", "token_limit", "cost_units"),
+    *("tags", "created_at"),
+)
 RETRY_POLICY_FIELDS = ("max_attempts", "base_sec", "max_sec", "jitter")
 
 
@@ -34,13 +37,9 @@ def serialize_job(row: Job) -> dict[str, Any]:
     run_row = getattr(row, "run", None)
     times = {"expires_at": format_time(row.lease_expires_at), "heartbeat_at": format_time(row.heartbeat_at)}
     return {
-        "id": str(row.pk),
-        **{name: getattr(row, name) for name in JOB_FIELDS},
-        **{name: format_time(getattr(row, name)) for name in JOB_TIMES},
-        **{
-            name: None if (key := getattr(row, column)) is None else str(key) for name, column in JOB_REFERENCES.items()
-        },
+        **serialize_columns(row, JOB_COLUMNS),
         "params": redact(row.params),
+        "retry_of": None if row.retry_of_id is None else str(row.retry_of_id),
         "retried_by": None if retry is None else str(retry.pk),
         "lease": None if row.lease_owner is None else {"owner": row.lease_owner, **times},
         "run": None if run_row is None else serialize_run(run_row),
@@ -48,45 +47,27 @@ def serialize_job(row: Job) -> dict[str, Any]:
 
 
 def serialize_run(row: JobRun) -> dict[str, Any]:
-    return {
-        "id": str(row.job_id),
-        "job_id": str(row.job_id),
-        "status": row.status,
-        "started_at": format_time(row.started_at),
-        "finished_at": format_time(row.finished_at),
-        "exit_code": row.exit_code,
-        "error": row.error,
-        "artifacts": redact(row.artifacts),
-        "worker": row.worker,
-    }
+    columns = ("job_id", "status", "started_at", "finished_at", "exit_code", "error", "worker")
+    return {"id": str(row.job_id), **serialize_columns(row, columns), "artifacts": redact(row.artifacts)}
 
 
 def serialize_event(row: JobEvent) -> dict[str, Any]:
     return {
-        "id": row.pk,
-        "at": format_time(row.at),
-        "kind": row.kind,
+        **serialize_columns(row, ("id", "at", "kind", "reason")),
         "from": row.from_status,
         "to": row.to_status,
-        "reason": row.reason,
         "actor": {"kind": row.actor_kind, "name": row.actor_name},
         "data": redact(row.data),
     }
 
 
 def serialize_log(row: JobLog) -> dict[str, Any]:
-    return {"id": row.pk, "at": format_time(row.at), "level": row.level, "message": row.message}
+    return serialize_columns(row, ("id", "at", "level", "message"))
 
 
 def serialize_target(state: TargetState) -> dict[str, Any]:
-    row = state.target
     return {
-        "key": row.key,
-        "tenant": row.tenant,
-        "paused": row.paused,
-        "paused_by": row.paused_by,
-        "paused_at": format_time(row.paused_at),
-        "reason": row.reason,
+        **serialize_columns(state.target, ("key", "tenant", "paused", "paused_by", "paused_at", "reason")),
         "holder": None if state.holder is None else str(state.holder.pk),
         "blocked_by": None if state.blocked_by is None else str(state.blocked_by.pk),
         "queued": state.queued,
@@ -100,25 +81,17 @@ def serialize_limit(state: LimitState) -> dict[str, Any]:
 
 def serialize_template(row: JobTemplate) -> dict[str, Any]:
     """Serialize a template; fields that it does not set are null or empty."""
-    plain = ("name", "job_type", "tenant", "priority", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
     return {
-        "id": str(row.pk),
-        **{name: getattr(row, name) for name in plain},
+        **serialize_columns(row, TEMPLATE_COLUMNS),
         "resource": row.resource or None,
         "params": redact(row.params),
         "retry_policy": {name: row.retry_policy.get(name) for name in RETRY_POLICY_FIELDS},
-        "created_at": format_time(row.created_at),
     }
 
 
 def serialize_worker(row: Worker) -> dict[str, Any]:
-    plain = ("name", "host", "pid", "version", "state", "slots", "busy", "stuck", "serves")
-    times = ("started_at", "heartbeat_at")
-    return {
-        "id": str(row.pk),
-        **{name: getattr(row, name) for name in plain},
-        **{name: format_time(getattr(row, name)) for name in times},
-    }
+    columns = ("id", "name", "host", "pid", "version", "state", "slots", "busy", "stuck", "serves")
+    return serialize_columns(row, (*columns, "started_at", "heartbeat_at"))
 
 
 def serialize_job_type(handler: Handler[..., Any]) -> dict[str, Any]:
@@ -134,14 +107,19 @@ def serialize_job_type(handler: Handler[..., Any]) -> dict[str, Any]:
 
 
 def serialize_group(row: JobGroup, progress: dict[str, Any]) -> dict[str, Any]:
-    plain = ("tenant", "name", "mode", "on_failure", "status", "cancel_requested", "round")
-    return {
-        "id": str(row.pk),
-        **{name: getattr(row, name) for name in plain},
-        "created_at": format_time(row.created_at),
-        "finished_at": format_time(row.finished_at),
-        "progress": progress,
-    }
+    columns = ("id", "tenant", "name", "mode", "on_failure", "status", "cancel_requested", "round", "created_at")
+    return {**serialize_columns(row, (*columns, "finished_at")), "progress": progress}
+
+
+def serialize_columns(row: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return the named columns of a row; ids become text."""
+    document = {name: getattr(row, name) for name in names}
+    for name, value in document.items():
+        if isinstance(value, datetime):
+            document[name] = format_time(value)
+        elif isinstance(value, UUID):
+            document[name] = str(value)
+    return document
 
 
 def format_time(value: datetime | None) -> str | None:

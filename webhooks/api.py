@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
-from uuid import UUID
 
 from django.http import HttpResponse
 from ninja import Router
@@ -16,7 +14,7 @@ from jobs.api.pagination import Order, paginate
 from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
 from jobs.api.responses import empty_response, etag_response, json_response
 from jobs.api.schemas import Id, Out
-from jobs.serializers import format_time
+from jobs.serializers import serialize_columns
 from webhooks import services
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 from webhooks.schemas import (
@@ -36,13 +34,7 @@ from webhooks.schemas import (
 
 def serialize(schema: type[Out], row: WebhookEndpoint | WebhookDelivery) -> dict[str, Any]:
     """Return the columns of a row that a schema names."""
-    document = {name: getattr(row, name) for name in schema.model_fields}
-    for name, value in document.items():
-        if isinstance(value, datetime):
-            document[name] = format_time(value)
-        elif isinstance(value, UUID):
-            document[name] = str(value)
-    return document
+    return serialize_columns(row, schema.model_fields)
 
 
 serialize_endpoint = partial(serialize, ListedEndpointOut)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -16,7 +17,7 @@ from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_lists import JobFilters, RunFilters, build_run_scans, read_job_page, read_newest
 from jobs.api.operations import action, lookup, operation, submission
-from jobs.api.pagination import CursorKey, Order, Paged, paginate, paginate_ids
+from jobs.api.pagination import Order, Paged, paginate, paginate_ids
 from jobs.api.problems import Forbidden
 from jobs.api.request_params import BulkJsonBody, JsonBody, OptionalJsonBody, StrictQuery
 from jobs.api.responses import etag_response, json_response
@@ -174,11 +175,9 @@ def jobs_events(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQ
     """Every transition with its actor and reason. Exactly one of COMPLETED, FAILED, SKIPPED and CANCELLED finishes a
     job."""
     pk = request.auth.require_job_id(job_id)
-    rows = JobEvent.objects.filter(job_id=pk)
-    order = Order(JobEvent, ("id",))
-    return json_response(
-        paginate(request.auth, "jobs_events", query, rows, order, serializers.serialize_event, parent=pk)
-    )
+    rows, order = JobEvent.objects.filter(job_id=pk), Order(JobEvent, ("id",))
+    page = paginate(request.auth, "jobs_events", query, rows, order, serializers.serialize_event, parent=pk)
+    return json_response(page)
 
 
 @router.get(
@@ -189,10 +188,9 @@ def jobs_logs(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQue
     if not request.auth.can_view_payload:
         raise Forbidden(_("You lack the permission for this."))
     pk = request.auth.require_job_id(job_id)
-    rows = JobLog.objects.filter(job_id=pk)
-    return json_response(
-        paginate(request.auth, "jobs_logs", query, rows, Order(JobLog, ("id",)), serializers.serialize_log, parent=pk)
-    )
+    rows, order = JobLog.objects.filter(job_id=pk), Order(JobLog, ("id",))
+    page = paginate(request.auth, "jobs_logs", query, rows, order, serializers.serialize_log, parent=pk)
+    return json_response(page)
 
 
 @router.get(
@@ -211,9 +209,7 @@ def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
 def job_runs_list(request: ApiRequest, query: Annotated[RunFilters, StrictQuery()]) -> HttpResponse:
     """Newest job first. A page may be shorter than `limit` while `next_cursor` is there."""
     principal = request.auth
-
-    def read_ids(after: CursorKey | None) -> tuple[list[UUID], CursorKey | None]:
-        return read_newest(build_run_scans(principal, query), after, query.limit)
+    read_ids = partial(read_newest, build_run_scans(principal, query), limit=query.limit)
 
     def serialize(ids: list[UUID]) -> list[dict[str, Any]]:
         runs = JobRun.objects.in_bulk(ids)

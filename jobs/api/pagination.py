@@ -112,11 +112,7 @@ def paginate_list(
 
 
 def _build_page(
-    rows: Sequence[Any],
-    limit: int,
-    scope: str,
-    get_cursor_key: Callable[[Any], CursorKey],
-    serialize: Serializer,
+    rows: Sequence[Any], limit: int, scope: str, get_cursor_key: Callable[[Any], CursorKey], serialize: Serializer
 ) -> dict[str, Any]:
     next_cursor = sign_cursor(scope, get_cursor_key(rows[limit - 1])) if len(rows) > limit else None
     return {"items": [serialize(row) for row in rows[:limit]], "next_cursor": next_cursor}
@@ -126,7 +122,7 @@ def paginate_ids(
     principal: Principal,
     operation: str,
     query: Paged,
-    read_ids: Callable[[CursorKey | None], tuple[list[UUID], CursorKey | None]],
+    read_ids: Callable[[CursorKey | None], IdPage],
     serialize: Callable[[list[UUID]], list[dict[str, Any]]],
 ) -> dict[str, Any]:
     """Same as `paginate`, for an index scan: `read_ids` returns the ids after a key, and the key of the next page."""

@@ -19,7 +19,7 @@ from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_lists import JobFilters, build_scans, read_newest
 from jobs.api.job_schemas import ReasonBody, SubmissionIn
 from jobs.api.operations import action, lookup, operation, submission
-from jobs.api.pagination import CursorKey, Paged, limit_param, paginate_ids
+from jobs.api.pagination import Paged, limit_param, paginate_ids
 from jobs.api.request_params import (
     JsonBody,
     OptionalJsonBody,
@@ -273,9 +273,7 @@ def queue_list(request: ApiRequest, query: Annotated[IntentFilters, StrictQuery(
     principal = request.auth
     statuses = [str(status) for status, state in REMOTE_STATES.items() if state == query.state]
     filters = JobFilters.model_construct(addon_id=query.addon_id)
-
-    def read_ids(after: CursorKey | None) -> tuple[list[UUID], CursorKey | None]:
-        return read_newest(build_scans(principal, filters, statuses), after, query.limit)
+    read_ids = partial(read_newest, build_scans(principal, filters, statuses), limit=query.limit)
 
     def serialize(ids: list[UUID]) -> list[dict[str, Any]]:
         rows = {row.pk: row for row in principal.visible_jobs().filter(pk__in=ids)}
