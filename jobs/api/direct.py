@@ -49,9 +49,7 @@ class DirectOut(Out):
     ),
 )
 def direct_run(
-    request: ApiRequest,
-    job_type: Annotated[str, WithJsonSchema(f.NAME)],
-    body: Annotated[DirectIn, OptionalJsonBody()],
+    request: ApiRequest, job_type: Annotated[str, WithJsonSchema(f.NAME)], body: Annotated[DirectIn, OptionalJsonBody()]
 ) -> HttpResponse:
     """Takes the next free slot of the limits that apply to the type, before the queue and in the order of the direct
     calls; running jobs continue (DEC-004). No slot in time: 503 `no_slot`. The handler raised: 502 `handler_failed`."""

@@ -75,8 +75,7 @@ class SchedulerApi(NinjaAPI):
 
     def patterns(self) -> list[URLPattern]:
         """Return all paths below the prefix, and one for the rest that raises 404 as a problem."""
-        docs = [path(str(page.pattern), handle_errors(page.callback), name=page.name) for page in _docs_patterns(self)]
-        return [*self.paths(), *docs, re_path("", handle_errors(_raise_not_found))]
+        return [*self.paths(), *_docs_patterns(self), re_path("", handle_errors(_raise_not_found))]
 
     def paths(self) -> Iterator[URLPattern]:
         """Yield the path of each operation, with and without a trailing slash."""
@@ -172,12 +171,9 @@ def _docs_patterns(api: SchedulerApi) -> list[URLPattern]:
         context = {"swagger_settings": settings_json, "api": api, "add_csrf": True}
         return render_template(request, Swagger.template, Swagger.template_cdn, context)
 
-    return [
-        path(DOCUMENT_PATH, require_safe(document), name="openapi_json"),
-        path(f"{DOCUMENT_PATH}/", require_safe(document)),
-        path(DOCS_PATH, require_safe(docs), name="openapi_view"),
-        path(f"{DOCS_PATH}/", require_safe(docs)),
-    ]
+    pages = ((DOCUMENT_PATH, document, "openapi_json"), (DOCS_PATH, docs, "openapi_view"))
+    views = [(route, handle_errors(require_safe(view)), name) for route, view, name in pages]
+    return [page for route, view, name in views for page in (path(route, view, name=name), path(f"{route}/", view))]
 
 
 def _complete_document(document: dict[str, Any]) -> dict[str, Any]:

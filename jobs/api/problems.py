@@ -110,7 +110,14 @@ def error_response(request: HttpRequest, error: Any) -> HttpResponse:
         case errors.NotFound():  # the same text, whether the object is absent or of another tenant
             return problem_response(HTTPStatus.NOT_FOUND, errors.NotFound.code, _("There is no such object."))
         case errors.Conflict():
-            return _conflict_response(error)
+            extra: dict[str, Any] = {}
+            if isinstance(error, errors.WrongState) or error.status:
+                extra = {"state": error.status or None, "allowed": error.allowed}
+            if error.field:
+                extra["field"] = error.field
+            if error.tail_id is not None:
+                extra["tail_id"] = str(error.tail_id)
+            return problem_response(HTTPStatus.CONFLICT, error.code, str(error), extra)
         case errors.NoSlot():
             retry_after = {"Retry-After": str(max(math.ceil(error.retry_after_sec), 1))}
             return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, error.code, str(error), headers=retry_after)
@@ -148,14 +155,3 @@ def _invalid_input_response(error: errors.InvalidInput) -> HttpResponse:
     status = HTTPStatus.BAD_REQUEST if is_malformed else HTTPStatus.UNPROCESSABLE_ENTITY
     code = "malformed_json" if is_malformed else error.code
     return problem_response(status, code, str(error)[:MAX_DETAIL_LENGTH], {"errors": details})
-
-
-def _conflict_response(error: Any) -> HttpResponse:
-    extra: dict[str, Any] = {}
-    if isinstance(error, errors.WrongState) or error.status:
-        extra = {"state": error.status or None, "allowed": error.allowed}
-    if error.field:
-        extra["field"] = error.field
-    if error.tail_id is not None:
-        extra["tail_id"] = str(error.tail_id)
-    return problem_response(HTTPStatus.CONFLICT, error.code, str(error), extra)

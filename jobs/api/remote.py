@@ -37,7 +37,7 @@ from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.policies.admission import Denied
 from jobs.redaction import redact
-from jobs.serializers import format_time
+from jobs.serializers import format_time, serialize_columns
 from jobs.services import jobs as job_services
 from jobs.services import remote
 from jobs.services.remote import REMOTE_STATES, RemoteStart
@@ -47,11 +47,11 @@ from jobs.validation import fields
 router = Router(tags=["remote workers"])
 work_operation = partial(operation, scope="work")
 QUEUE, LEASE = "/system/scheduler/queue", "/system/scheduler/lease"
-INTENT_FIELDS = (
+INTENT_COLUMNS = (
     *("addon_id", "job_type", "cost_units", "priority", "constraints", "expected_duration_sec", "time_sensitive"),
-    *("max_runtime_sec", "tags", "tenant", "target"),
+    *("max_runtime_sec", "tags", "tenant", "target", "created_at", "deadline_at", "reserved_until"),
 )
-INTENT_TIMES = ("created_at", "deadline_at", "reserved_until")
+START_COLUMNS = ("lease_expires_at", "checkpoint", "attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used")
 DEFAULT_OFFERS = 10
 ADDON_ID = {**f.NAME, "description": "Left out: jobs without an addon."}
 STATE_NAMES = list(dict.fromkeys(REMOTE_STATES.values()))
@@ -323,17 +323,9 @@ def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, JsonBo
     """Returns the lease and everything that is needed to run the job. Repeated with the same token, worker and slot it
     returns the same; a slot with another job is a 409 `slot_busy`."""
     row = remote.start(request.auth.require_job_id(job_id), _get_token_id(request), body.given_fields())
-    document = {
-        "job_id": str(row.pk),
-        "lease_id": str(row.lease_token),
-        "lease_expires_at": format_time(row.lease_expires_at),
-        "lease_sec": conf.LEASE_SEC,
-        "heartbeat_sec": conf.HEARTBEAT_SEC,
-        "payload": row.params,
-        "checkpoint": row.checkpoint,
-        **{name: getattr(row, name) for name in ("attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used")},
-    }
-    return json_response(document)
+    lease = {"lease_id": str(row.lease_token), "lease_sec": conf.LEASE_SEC, "heartbeat_sec": conf.HEARTBEAT_SEC}
+    columns = serialize_columns(row, START_COLUMNS)
+    return json_response({"job_id": str(row.pk), **lease, "payload": row.params, **columns})
 
 
 @router.post(
@@ -411,8 +403,7 @@ def _serialize_intent(row: Job, start: RemoteStart | None, principal: Principal,
     masked = redact(row.params) if principal.can_view_payload and not for_worker else None
     return {
         "job_id": str(row.pk),
-        **{name: getattr(row, name) for name in INTENT_FIELDS},
-        **{name: format_time(getattr(row, name)) for name in INTENT_TIMES},
+        **serialize_columns(row, INTENT_COLUMNS),
         "state": REMOTE_STATES[Status(row.status)],
         "attempts": row.attempt,
         "next_earliest_start_at": format_time(row.recheck_at or row.not_before),

@@ -70,22 +70,14 @@ class WorkerOut(Out):
 def workers_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """Live workers, and those whose heartbeat stopped within the hour. Needs a token of all tenants."""
     request.auth.require_all_tenants()
-    rows = queries.online_workers()
-    return json_response(
-        paginate(request.auth, "workers_list", query, rows, NEWEST_FIRST, serializers.serialize_worker)
-    )
+    rows, serialize = queries.online_workers(), serializers.serialize_worker
+    return json_response(paginate(request.auth, "workers_list", query, rows, NEWEST_FIRST, serialize))
 
 
 def counts_schema(names: Any) -> dict[str, Any]:
     """Return the JSON Schema of an object with a count for each of these names, and no other."""
-    required = [str(name) for name in names]
-    count = {"type": "integer", "minimum": 0}
-    return {
-        "type": "object",
-        "properties": dict.fromkeys(required, count),
-        "required": required,
-        "additionalProperties": False,
-    }
+    counts = {str(name): {"type": "integer", "minimum": 0} for name in names}
+    return {"type": "object", "properties": counts, "required": list(counts), "additionalProperties": False}
 
 
 class WorkOut(Out):
@@ -169,18 +161,10 @@ class LimitIn(RequestBody):
 def limits_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """Every limit of the settings or an operator, by scope and key. Limits of other tenants are left out."""
     principal = request.auth
-    rows = [
-        state
-        for state in limits.list_limits()
-        if state.scope != LimitScope.TENANT or principal.can_see_tenant(state.key)
-    ]
+    rows = [row for row in limits.list_limits() if row.scope != LimitScope.TENANT or principal.can_see_tenant(row.key)]
+    serialize = serializers.serialize_limit
     page = paginate_list(
-        principal,
-        "limits_list",
-        query,
-        rows,
-        lambda state: [SCOPES.index(state.scope), state.key],
-        serializers.serialize_limit,
+        principal, "limits_list", query, rows, lambda row: [SCOPES.index(row.scope), row.key], serialize
     )
     return json_response(page)
 

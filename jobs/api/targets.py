@@ -64,9 +64,8 @@ def targets_list(request: ApiRequest, query: Annotated[TargetFilters, StrictQuer
     if query.tenant is not None:
         rows = rows.filter(tenant=query.tenant)
     page = paginate(request.auth, "targets_list", query, rows, BY_NAME, lambda row: row)
-    return json_response(
-        {**page, "items": [serializers.serialize_target(state) for state in targets.get_states(page["items"])]}
-    )
+    page["items"] = [serializers.serialize_target(state) for state in targets.get_states(page["items"])]
+    return json_response(page)
 
 
 @router.get("/targets/{key}", **lookup("targets_get", TargetOut, "Get a target"))
@@ -89,9 +88,8 @@ def targets_pause(request: ApiRequest, key: Key, query: TenantQuery, body: Reaso
 )
 def targets_unpause(request: ApiRequest, key: Key, query: TenantQuery, body: ReasonBody) -> HttpResponse:
     """Repeating it changes nothing."""
-    return json_response(
-        _serialize_target(targets.unpause(key, tenant=_get_tenant(request.auth, query), actor=request.auth.actor))
-    )
+    target = targets.unpause(key, tenant=_get_tenant(request.auth, query), actor=request.auth.actor)
+    return json_response(_serialize_target(target))
 
 
 def targets_resume(request: ApiRequest, key: Key, job_id: Id, query: TenantQuery, body: ReasonBody) -> HttpResponse:

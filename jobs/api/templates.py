@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from django.http import HttpResponse
@@ -100,13 +101,9 @@ class TemplateFilters(Paged):
 def templates_list(request: ApiRequest, query: Annotated[TemplateFilters, StrictQuery()]) -> HttpResponse:
     """Newest first."""
     filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(query, name)) is not None}
-    principal = request.auth
-    rows = templates.filter_by_tenant(principal.tenant).filter(**filters)
-    return json_response(
-        paginate(
-            principal, "templates_list", query, rows, NEWEST_FIRST, lambda row: _serialize_template(row, principal)
-        )
-    )
+    rows = templates.filter_by_tenant(request.auth.tenant).filter(**filters)
+    serialize = partial(_serialize_template, principal=request.auth)
+    return json_response(paginate(request.auth, "templates_list", query, rows, NEWEST_FIRST, serialize))
 
 
 @router.post(

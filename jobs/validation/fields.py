@@ -67,12 +67,7 @@ def parse_integer(value: Any, field: Field, minimum: int = INT_MIN, maximum: int
 
 
 def parse_number(
-    value: Any,
-    field: Field,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    *,
-    above: float | None = None,
+    value: Any, field: Field, minimum: float | None = None, maximum: float | None = None, *, above: float | None = None
 ) -> float:
     """Return a finite number; `above` is an exclusive minimum."""
     if isinstance(value, bool) or not isinstance(value, int | float):

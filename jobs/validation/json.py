@@ -132,14 +132,14 @@ def measure_text(text: str) -> int:
 def to_utc(value: datetime) -> datetime:
     """Return an aware time in UTC, or raise ValueRejected."""
     try:
-        moment = value.astimezone(UTC) if value.utcoffset() is not None else None
+        if value.utcoffset() is None:
+            raise ValueRejected(_("must have an offset from UTC, such as Z or +02:00"), "timezone_aware")
+        moment = value.astimezone(UTC)
+        if EARLIEST <= moment <= LATEST:
+            return moment
     except (OverflowError, ValueError):
-        raise _build_year_error() from None
-    if moment is None:
-        raise ValueRejected(_("must have an offset from UTC, such as Z or +02:00"), "timezone_aware")
-    if not EARLIEST <= moment <= LATEST:
-        raise _build_year_error()
-    return moment
+        pass
+    raise ValueRejected(_("is outside the years 1 to 9999"), "datetime_range")
 
 
 def _to_scalar(value: Any) -> str | int | float:
@@ -170,7 +170,3 @@ def _to_key(key: Any) -> str:
 
 def _build_depth_error() -> ValueRejected:
     return ValueRejected(_("is nested too deeply"), "too_deep")
-
-
-def _build_year_error() -> ValueRejected:
-    return ValueRejected(_("is outside the years 1 to 9999"), "datetime_range")

@@ -22,7 +22,10 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = 200
 
 def sanitize_text(value: object, max_length: int = 10_000) -> str:
     """Return any value as text of at most `max_length` characters. Never raises."""
-    text = _to_text(value)
+    try:
+        text = str.__str__(value if isinstance(value, str) else str(value))
+    except Exception:  # noqa: BLE001
+        text = f"<{type(value).__name__}>"
     if len(text) > max_length:
         text = (text[: max(max_length - 1, 0)] + ELLIPSIS)[:max_length]
     return UNSTORABLE.sub("\ufffd", text)
@@ -33,11 +36,11 @@ def sanitize_exit_code(value: object, default: int) -> int:
     return int(value) if isinstance(value, int) and -EXIT_CODE_LIMIT <= value < EXIT_CODE_LIMIT else default
 
 
-def sanitize_json(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> Any:
+def sanitize_json(value: object) -> Any:
     """Return the nearest JSON value; objects that JSON cannot represent become their repr. Never raises."""
     for copy in (copy_as_json, _sanitize_node):
         try:
-            return copy(value, max_depth, ByteBudget(max_bytes))
+            return copy(value, MAX_DEPTH, ByteBudget(MAX_BYTES))
         except Exception as error:  # noqa: BLE001  an object in it may raise anything
             if isinstance(error, ValueRejected) and error.kind == "too_large":
                 break
@@ -68,13 +71,6 @@ def _sanitize_key(key: Any, budget: ByteBudget) -> str:
     text = sanitize_text(key, budget.size)
     budget.spend(len(text.encode()) + 2)
     return text
-
-
-def _to_text(value: object) -> str:
-    try:
-        return str.__str__(value if isinstance(value, str) else str(value))
-    except Exception:  # noqa: BLE001
-        return f"<{type(value).__name__}>"
 
 
 def _short_repr(value: object) -> str:
