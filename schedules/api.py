@@ -10,10 +10,10 @@ from django.http import HttpResponse
 from ninja import Router
 
 from jobs.api.auth import ApiRequest, Principal
-from jobs.api.job_schemas import JobOut, VerbIn
+from jobs.api.job_schemas import JobOut, ReasonBody, VerbIn
 from jobs.api.operations import action, operation
 from jobs.api.pagination import Order, Paged, paginate
-from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
+from jobs.api.request_params import JsonBody, StrictQuery
 from jobs.api.responses import empty_response, etag_response, json_response
 from jobs.api.schemas import Id
 from jobs.api.serializers import read_job
@@ -34,7 +34,6 @@ from schedules.serializers import serialize_fire, serialize_schedule, serialize_
 
 admin_operation = partial(operation, scope="admin")
 router = Router(tags=["schedules"])
-ReasonBody = Annotated[VerbIn, OptionalJsonBody()]
 NEWEST_FIRST = Order(Schedule, ("-id",))
 LATEST_FIRST = Order(ScheduleFire, ("-fire_time",))  # unique within one schedule
 

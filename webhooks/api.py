@@ -9,7 +9,7 @@ from django.http import HttpResponse
 from ninja import Router
 
 from jobs.api.auth import ApiRequest
-from jobs.api.operations import action, operation
+from jobs.api.operations import action, lookup, operation
 from jobs.api.pagination import Order, paginate
 from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
 from jobs.api.responses import empty_response, etag_response, json_response
@@ -70,10 +70,7 @@ def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, JsonBody()]
     return json_response({**serialize_endpoint(endpoint), "secret": secret}, 201)
 
 
-@router.get(
-    "/webhooks/{endpoint_id}",
-    **operation("webhooks_get", ListedEndpointOut, problems=[404], cached=True, summary="Get an endpoint"),
-)
+@router.get("/webhooks/{endpoint_id}", **lookup("webhooks_get", ListedEndpointOut, "Get an endpoint"))
 def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
     return etag_response(request, serialize_endpoint(services.get(endpoint_id, tenant=request.auth.tenant)))
 
@@ -151,10 +148,7 @@ def webhooks_resend_failed(
     return json_response({"count": count})
 
 
-@router.get(
-    "/webhook-deliveries/{delivery_id}",
-    **operation("webhook_deliveries_get", DeliveryOut, problems=[404], cached=True, summary="Get a delivery"),
-)
+@router.get("/webhook-deliveries/{delivery_id}", **lookup("webhook_deliveries_get", DeliveryOut, "Get a delivery"))
 def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse:
     return etag_response(request, serialize_delivery(services.get_delivery(delivery_id, tenant=request.auth.tenant)))
 
