@@ -75,10 +75,7 @@ def parse_expression(text: str) -> str:
 
 @dataclass(frozen=True)
 class Cron:
-    """The due times of an expression in one zone.
-
-    `expression` must have passed `parse_expression`, or its first use raises CronError.
-    """
+    """The due times of an expression in one zone. The first use of an invalid expression raises CronError."""
 
     expression: str
     zone: ZoneInfo
@@ -153,17 +150,14 @@ class UnknownZone(ValueError):
 
 
 def get_zone(name: str) -> ZoneInfo:
-    """Return the zone of this name; raise UnknownZone.
-
-    ZoneInfo opens a file of that name, so only known names reach it.
-    """
+    """Return the zone of this name; raise UnknownZone."""
     if name not in zone_names():
         message = _("There is no time zone “%s”.") % name[:ZONE_NAME_LENGTH]
         similar = difflib.get_close_matches(name[:ZONE_NAME_LENGTH], zone_names(), 1)
         if similar:
             message += " " + _("Did you mean “%s”?") % similar[0]
         raise UnknownZone(message)
-    return ZoneInfo(name)
+    return ZoneInfo(name)  # it opens a file of that name, so only known names reach it
 
 
 @cache

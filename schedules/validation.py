@@ -140,10 +140,7 @@ def require_valid(schedule: Schedule, now: datetime) -> None:
 
 
 def first_due_time(schedule: Schedule, now: datetime) -> datetime | None:
-    """Return the first due time under a new rule; raise InvalidInput for a single time that has passed.
-
-    A single time may lie in the past by as much as the grace of the schedule.
-    """
+    """Return the first due time under a new rule; raise InvalidInput for a single time older than the grace."""
     if schedule.fires_left == 0:
         return None
     trigger = build_trigger(schedule)

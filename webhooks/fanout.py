@@ -41,10 +41,7 @@ class Batch(NamedTuple):
 
 
 def fan_out(limit: int = MAX_MESSAGES) -> int:
-    """Fan out one batch of the oldest messages in one transaction; return their number.
-
-    Row locks keep two senders from taking the same message.
-    """
+    """Fan out one batch of the oldest messages in one transaction, locked from other senders; return their number."""
     if db.is_sqlite():  # the bodies are built before the only write lock is taken
         batch = _prepare_batch(list(_pending_messages()[:limit]))
         with db.atomic() as connection:

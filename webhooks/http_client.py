@@ -182,10 +182,7 @@ def _build_connection(
 def _build_tunnel(
     proxy: str, connection_class: Any, tls_options: dict[str, Any], address: str, port: int
 ) -> tuple[_PinnedConnection, list[str]]:
-    """Return a connection through a proxy to a checked address, and the proxy's addresses.
-
-    WEBHOOK_PROXY is a setting, so the proxy's own addresses need no check.
-    """
+    """Return a connection through a proxy to a checked address, and the proxy's addresses; these need no check."""
     parts = urlsplit(proxy)
     proxy_host, proxy_port = parts.hostname or "", parts.port or url_guard.DEFAULT_PORTS[parts.scheme]
     is_tls_in_tls = parts.scheme == "https" and bool(tls_options)  # urllib3 implements it

@@ -95,13 +95,10 @@ def update(
 
 
 def delete(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
-    """Delete an endpoint with its deliveries, and messages that no other endpoint got.
-
-    It is disabled first, so that fan-out inserts no more deliveries.
-    """
+    """Delete an endpoint with its deliveries, and messages that no other endpoint got."""
     with db.atomic():
         endpoint = _lock(endpoint_id, tenant)
-        deliveries.disable_endpoint(endpoint)
+        deliveries.disable_endpoint(endpoint)  # fan-out inserts no more deliveries
     own_deliveries = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk)
     while message_of := dict(own_deliveries.values_list("pk", "message_id")[:BATCH_SIZE]):
         with db.atomic():
