@@ -136,11 +136,9 @@ def resolve(host: str, port: int, seconds: float) -> list[str]:
 
 def _normalize_host(host: str) -> str:
     """Return the host as the resolver and the certificate check get it."""
-    if "%" in host:
+    if "%" in host or (":" in host and _parse_address(host) is None):
         raise RejectedUrl(_("has a host that is not a name or an address"))
     if ":" in host:
-        if _parse_address(host) is None:
-            raise RejectedUrl(_("has a host that is not a name or an address"))
         return str(_parse_address(host))
     try:
         name = host.encode("idna").decode().lower().removesuffix(".")

@@ -107,6 +107,13 @@ def isolate_text(text: str) -> SafeString:
     return format_html("<bdi>{}</bdi>", text)
 
 
+def name_with_tenant(name: str, tenant: str) -> SafeString:
+    """Return a name, marked with its tenant unless that is the default one."""
+    if tenant == "default":
+        return isolate_text(name)
+    return format_html('{} <span class="jc-mark">{}</span>', isolate_text(name), isolate_text(tenant))
+
+
 def format_reason(job: Job) -> str:
     """Return the reason of the job's status."""
     # The default reason of a pause speaks of an interruption, which is wrong for a job that never started.

@@ -177,6 +177,10 @@ class ServiceBackedAdmin(ObjectActionAdmin):
 
     delete_service: Callable[..., object]  # takes a key and an actor; a subclass sets it as a staticmethod
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """A row keeps its tenant."""
+        return (*self.readonly_fields, *(() if obj is None else ("tenant",)))
+
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         self.delete_service(obj.pk, actor=actors.make_user_actor(request.user))
 

@@ -25,6 +25,7 @@ from jobs.admin.formatting import (
     isolate_text,
     link,
     list_url,
+    name_with_tenant,
     pause_column,
     short_id,
     status_badge,
@@ -158,9 +159,7 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     @computed_column(_("target"))
     def shown_key(self, target: Target) -> SafeString:
-        if target.tenant == "default":
-            return isolate_text(target.key)
-        return format_html('{} <span class="jc-mark">{}</span>', isolate_text(target.key), isolate_text(target.tenant))
+        return name_with_tenant(target.key, target.tenant)
 
     @computed_column(_("lane"))
     def shown_holder(self, target: Target) -> SafeString:

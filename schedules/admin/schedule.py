@@ -32,6 +32,7 @@ from jobs.admin.formatting import (
     json_block,
     link,
     list_url,
+    name_with_tenant,
     status_badge,
     text_block,
 )
@@ -268,9 +269,6 @@ class ScheduleAdmin(ServiceBackedAdmin):
         state = () if obj is None else (fieldset(_("State"), "tenant", *STATE_FIELDS, folded=True),)
         return [job, *self.edited_fieldsets, *state]
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
-        return (*self.readonly_fields, *(("tenant",) if obj is not None else ()))
-
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         actor = actors.make_user_actor(request.user)
         if change:
@@ -296,11 +294,7 @@ class ScheduleAdmin(ServiceBackedAdmin):
 
     @computed_column(_("name"))
     def shown_name(self, schedule: Schedule) -> SafeString:
-        if schedule.tenant == "default":
-            return isolate_text(schedule.name)
-        return format_html(
-            '{} <span class="jc-mark">{}</span>', isolate_text(schedule.name), isolate_text(schedule.tenant)
-        )
+        return name_with_tenant(schedule.name, schedule.tenant)
 
     @computed_column(_("job type or template"))
     def job_source(self, schedule: Schedule) -> SafeString | str | None:

@@ -86,11 +86,10 @@ class WebhookDeliveryAdmin(ObjectActionAdmin, LinkedAdmin):
         (_("State"), {"fields": ("shown_status", "attempts", "next_try_at", "delivered_at", "shown_error")}),
     )
 
-    took = column(
-        _("took"), "last_took_ms", lambda milliseconds: None if milliseconds is None else f"{milliseconds} ms"
-    )
+    took = column(_("took"), "last_took_ms", lambda took_ms: None if took_ms is None else f"{took_ms} ms")
     next_try = column(_("next try"), "next_try_at", format_relative_time)
     shown_error = column(_("error"), "error", text_block)
+    shown_body = column(_("body"), "message", lambda message: json_bytes_block(message.body))
 
     def list_version(self) -> str:
         """Return a text that changes with each new delivery and each attempt."""
@@ -114,8 +113,7 @@ class WebhookDeliveryAdmin(ObjectActionAdmin, LinkedAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WebhookDelivery]:
         took_ms = WebhookAttempt.objects.filter(delivery_id=OuterRef("pk")).order_by("-pk").values("took_ms")
-        rows: QuerySet[WebhookDelivery] = super().get_queryset(request).annotate(last_took_ms=Subquery(took_ms[:1]))
-        return rows
+        return super().get_queryset(request).annotate(last_took_ms=Subquery(took_ms[:1]))
 
     @computed_column(_("delivery"), ordering="id")
     def short_id(self, delivery: WebhookDelivery) -> SafeString:
@@ -127,10 +125,6 @@ class WebhookDeliveryAdmin(ObjectActionAdmin, LinkedAdmin):
         kind, icon = STATUS_BADGES[DeliveryStatus(delivery.status)]
         response_status = "" if delivery.response_status is None else str(delivery.response_status)
         return badge(kind, delivery.get_status_display(), icon, response_status)
-
-    @computed_column(_("body"))
-    def shown_body(self, delivery: WebhookDelivery) -> SafeString | None:
-        return json_bytes_block(delivery.message.body)
 
 
 class WebhookMessageAdmin(LinkedAdmin):

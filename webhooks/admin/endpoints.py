@@ -29,6 +29,7 @@ from jobs.admin.formatting import (
     isolate_text,
     link,
     list_url,
+    name_with_tenant,
     text_block,
 )
 from jobs.admin.forms import validate_with
@@ -134,9 +135,6 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         fields = FORM_FIELDS if can_change else ("tenant", "whole_url", "shown_events", "enabled")
         return [(None, {"fields": fields}), (_("State"), {"fields": STATE_FIELDS})]
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
-        return (*self.readonly_fields, *(() if obj is None else ("tenant",)))
-
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         actor, fields = actors.make_user_actor(request.user), form.cleaned_data
         if change:
@@ -177,9 +175,8 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         return self.secret_page(request, *results[0]) if action.name == "rotate" and results else None
 
     def page_context(self, request: HttpRequest, row: WebhookEndpoint) -> dict[str, Any]:
-        is_shown = self.admin_site.is_registered(WebhookDelivery)
-        url = f"{list_url(self.admin_site, WebhookDelivery)}?q=endpoint:{row.pk}" if is_shown else ""
-        return {"deliveries_url": url}
+        url = f"{list_url(self.admin_site, WebhookDelivery)}?q=endpoint:{row.pk}"
+        return {"deliveries_url": url if self.admin_site.is_registered(WebhookDelivery) else ""}
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         rates = success_rates([endpoint.pk for endpoint in rows])
@@ -188,10 +185,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
 
     @computed_column(_("URL"))
     def shown_url(self, endpoint: WebhookEndpoint) -> SafeString:
-        if endpoint.tenant == "default":
-            return isolate_text(first_line(endpoint.url))
-        tenant = isolate_text(endpoint.tenant)
-        return format_html('{} <span class="jc-mark">{}</span>', isolate_text(first_line(endpoint.url)), tenant)
+        return name_with_tenant(first_line(endpoint.url), endpoint.tenant)
 
     @computed_column(_("state"))
     def shown_state(self, endpoint: WebhookEndpoint) -> SafeString:
