@@ -47,9 +47,8 @@ def schedules_list(request: ApiRequest, query: Annotated[ScheduleFilters, Strict
     if query.enabled is not None:
         filters["enabled"] = query.enabled == "true"
     rows = services.of(request.auth.tenant).filter(**filters)
-    return json_response(
-        paginate(request.auth, "schedules_list", query, rows, NEWEST_FIRST, lambda row: _serialize(row, request.auth))
-    )
+    serialize = partial(_serialize, principal=request.auth)
+    return json_response(paginate(request.auth, "schedules_list", query, rows, NEWEST_FIRST, serialize))
 
 
 @router.post(

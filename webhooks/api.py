@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from django.http import HttpResponse
 from ninja import Router
@@ -13,7 +13,7 @@ from jobs.api.operations import action, lookup, operation
 from jobs.api.pagination import Order, paginate
 from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
 from jobs.api.responses import empty_response, etag_response, json_response
-from jobs.api.schemas import Id, Out
+from jobs.api.schemas import Id
 from jobs.serializers import serialize_columns
 from webhooks import services
 from webhooks.models import WebhookDelivery, WebhookEndpoint
@@ -31,14 +31,8 @@ from webhooks.schemas import (
     ResentOut,
 )
 
-
-def serialize(schema: type[Out], row: WebhookEndpoint | WebhookDelivery) -> dict[str, Any]:
-    """Return the columns of a row that a schema names."""
-    return serialize_columns(row, schema.model_fields)
-
-
-serialize_endpoint = partial(serialize, ListedEndpointOut)
-serialize_delivery = partial(serialize, DeliveryOut)
+serialize_endpoint = partial(serialize_columns, names=ListedEndpointOut.model_fields)
+serialize_delivery = partial(serialize_columns, names=DeliveryOut.model_fields)
 admin_operation = partial(operation, scope="admin")
 router = Router(tags=["webhooks"])
 NEWEST_FIRST = Order(WebhookEndpoint, ("-id",))
