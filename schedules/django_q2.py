@@ -179,9 +179,10 @@ def _create(
     row.warnings += warnings
     if "cron" in values:
         row.when = f"{values['cron']} {values['timezone']}"
+    elif "every_sec" in values:
+        row.when = f"every {values['every_sec']} s"
     else:
-        has_interval = "every_sec" in values
-        row.when = f"every {values['every_sec']} s" if has_interval else f"once, at {format_time(values['run_at'])}"
+        row.when = f"once, at {format_time(values['run_at'])}"
     if Schedule.objects.filter(tenant=tenant, name=values["name"]).exists():
         values["name"] = f"{values['name'][:170]} ({row.source})"  # unique
     row.name = values["name"]

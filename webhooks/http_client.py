@@ -182,7 +182,7 @@ def _build_connection(
 def _build_tunnel(
     proxy: str, connection_class: Any, tls_options: dict[str, Any], address: str, port: int
 ) -> tuple[_PinnedConnection, list[str]]:
-    """Return a connection through a proxy to a checked address, and the proxy's addresses; these need no check."""
+    """Return a connection through a proxy to a checked address, and the proxy's addresses."""
     parts = urlsplit(proxy)
     proxy_host, proxy_port = parts.hostname or "", parts.port or url_guard.DEFAULT_PORTS[parts.scheme]
     is_tls_in_tls = parts.scheme == "https" and bool(tls_options)  # urllib3 implements it
@@ -193,6 +193,7 @@ def _build_tunnel(
     login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
     headers = {"Proxy-Authorization": f"Basic {base64.b64encode(login).decode()}"} if parts.username else {}
     connection.set_tunnel(address, port, headers, scheme="https" if is_tls_in_tls else "http")
+    # WEBHOOK_PROXY is a setting, so the proxy's own addresses need no check.
     entries = socket.getaddrinfo(proxy_host, proxy_port, type=socket.SOCK_STREAM)
     return connection, list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 

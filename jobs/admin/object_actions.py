@@ -178,7 +178,7 @@ class ServiceBackedAdmin(ObjectActionAdmin):
     delete_service: Callable[..., object]  # takes a key and an actor; a subclass sets it as a staticmethod
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        """A row keeps its tenant."""
+        """Make the tenant of a stored row read-only."""
         return (*self.readonly_fields, *(() if obj is None else ("tenant",)))
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
