@@ -156,11 +156,8 @@ class ConsoleAdmin(admin.ModelAdmin):
         super().__init__(model, admin_site)
         prefixes = " ".join(f"{prefix}:…" for prefix in self.qualifiers)
         first = _("the beginning of a name") if self.name_field else _("a whole id")
-        if prefixes:
-            help_text = _("Finds {first}; also {words} (a final * stands for anything).")
-        else:
-            help_text = _("Finds {first}.")
-        self.search_help_text = format_lazy(help_text, first=first, words=prefixes)  # type: ignore[misc]
+        text = _("Finds {first}; also {words} (a final * stands for anything).") if prefixes else _("Finds {first}.")
+        self.search_help_text = format_lazy(text, first=first, words=prefixes)  # type: ignore[misc]
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -321,11 +318,6 @@ class ReadOnlyAdmin(ConsoleAdmin):
     actions: Any = None
 
     has_add_permission = has_change_permission = has_delete_permission = deny_permission
-
-
-def fieldset(title: Any, *fields: Any, folded: bool = False) -> tuple[Any, Any]:
-    """Return a fieldset in Django's form; a field may be a tuple of several that share a line."""
-    return title, {"fields": fields, "classes": ("collapse",) if folded else ()}
 
 
 def log_history(request: HttpRequest, rows: Any, message: str, flag: int = CHANGE) -> None:

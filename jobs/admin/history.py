@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.base import ReadOnlyAdmin, fieldset
+from jobs.admin.base import ReadOnlyAdmin
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, choice_filter
 from jobs.admin.formatting import (
     column,
@@ -43,13 +43,7 @@ class JobRunAdmin(JobRecordAdmin):
     sortable_by = ("pk",)
     qualifiers = {"worker": "worker"}
     payload = ("shown_artifacts",)
-    fieldsets = (
-        fieldset(
-            None,
-            *("job_link", "status", "started_at", "finished_at", "run_time"),
-            *("exit_code", "shown_worker", "shown_error"),
-        ),
-    )
+    fields = ("job_link", "status", "started_at", "finished_at", "run_time", "exit_code", "shown_worker", "shown_error")
 
     shown_worker = column(_("worker"), "worker", isolate_text)
     first_error = column(_("error"), "error", format_first_line)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from django.db.models import OuterRef, Subquery
@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from jobs import db
 from jobs.admin import screens
-from jobs.admin.base import can_view_payload
+from jobs.admin.base import ActionAdmin, can_view_payload
 from jobs.admin.dashboard import ERROR_TAIL, parse_error
 from jobs.admin.formatting import (
     ICONS,
@@ -41,24 +41,10 @@ from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
 from jobs.process_identity import ProcessIdentity, is_remote
 from jobs.services import jobs as job_services
-from jobs.states import (
-    DEFAULT_PAUSE_REASON,
-    LIVE,
-    EventKind,
-    Status,
-    StopMode,
-    allowed_actions,
-    is_repeated_stop,
-    refusal,
-)
-
-if TYPE_CHECKING:
-    from jobs.admin.jobs import JobAdmin
+from jobs.states import DEFAULT_PAUSE_REASON, EventKind, Status, StopMode, allowed_actions, is_repeated_stop, refusal
 
 ROWS_SHOWN = 50
-ADD_JOB, CHANGE_JOB = f"{screens.APP}.add_job", f"{screens.APP}.change_job"
-Fact = tuple[Any, Any]
-PageSection = Callable[["JobAdmin", HttpRequest, Job], "SafeString | None"]
+PageSection = Callable[[ActionAdmin, HttpRequest, Job], SafeString | None]
 _sections: list[PageSection] = []
 
 
@@ -78,12 +64,13 @@ def page_version(job_id: Any) -> str:
     return repr(row)
 
 
-def page_context(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
+def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
     """Return the context of a job's page, with at most the last ROWS_SHOWN events and log lines."""
     now, payload, facts = timezone.now(), can_view_payload(request), job_services.get_facts(job)
     run: JobRun | None = getattr(job, "run", None)
-    outlook = explain(job.pk) if job.status in LIVE and job.status != Status.RUNNING else None
-    can_edit = refusal("update", facts) is None and request.user.has_perm(CHANGE_JOB)
+    outlook = explain(job.pk) if not job.is_terminal and job.status != Status.RUNNING else None
+    can_edit = refusal("update", facts) is None and request.user.has_perm(f"{screens.APP}.change_job")
+    can_clone = request.user.has_perm(f"{screens.APP}.add_job")
     reasons = outlook.reasons if outlook else []
     allowed = allowed_actions(facts)
     available_actions = [
@@ -97,7 +84,7 @@ def page_context(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, A
         "now": now,
         "can_view_payload": payload,
         "buttons": [(action, admin.action_url(job, action.name)) for action in available_actions],
-        "clone_url": screens.screen_url(admin.admin_site, "clone", job.pk) if request.user.has_perm(ADD_JOB) else "",
+        "clone_url": screens.screen_url(admin.admin_site, "clone", job.pk) if can_clone else "",
         "edit_url": screens.screen_url(admin.admin_site, "edit", job.pk) if can_edit else "",
         "outlook": outlook,
         "blockers": [(reason.message, link(admin.admin_site, Job, reason.blocking_job_id)) for reason in reasons],
@@ -120,16 +107,13 @@ def page_context(admin: JobAdmin, request: HttpRequest, job: Job) -> dict[str, A
     }
 
 
-def _list_facts(admin: JobAdmin, job: Job, run: JobRun | None, now: datetime) -> Iterator[Fact]:
+def _list_facts(admin: ActionAdmin, job: Job, run: JobRun | None, now: datetime) -> Iterator[tuple[Any, Any]]:
     site = admin.admin_site
     waited_until = run.started_at if run else None if job.is_terminal else now
     yield _("Status"), status_badge(job.status, f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else "")
     yield _("Reason"), isolate_text(first_line(format_reason(job), 500)) if job.status_reason else None
     yield _("Submitted"), format_relative_time(job.created_at, now)
-    yield (
-        _("Waited"),
-        format_rough_duration(max(waited_until, job.created_at) - job.created_at) if waited_until else None,
-    )
+    yield _("Waited"), format_rough_duration(max(waited_until - job.created_at, timedelta(0))) if waited_until else None
     yield _("Ran"), format_duration((run.finished_at or now) - run.started_at) if run else None
     yield _("Finished"), format_relative_time(run.finished_at, now) if run else None
     yield _("Not before"), format_relative_time(job.not_before, now)
@@ -152,7 +136,7 @@ def _list_facts(admin: JobAdmin, job: Job, run: JobRun | None, now: datetime) ->
     yield _("Exit code"), str(run.exit_code) if run and run.exit_code is not None else None
 
 
-def _worker_link(admin: JobAdmin, lease_owner: str) -> SafeString | None:
+def _worker_link(admin: ActionAdmin, lease_owner: str) -> SafeString | None:
     """Link to the worker in its list. The owner of a lease is a slot of a worker, or a remote worker."""
     if not lease_owner:
         return None
@@ -160,13 +144,8 @@ def _worker_link(admin: JobAdmin, lease_owner: str) -> SafeString | None:
         return isolate_text(lease_owner)
     identity = ProcessIdentity.parse_owner(lease_owner)
     name = identity.name if identity else lease_owner.rpartition("#")[0] or lease_owner
-    return format_html(
-        '<a href="{}?q={}" title="{}"><bdi>{}</bdi></a>',
-        list_url(admin.admin_site, Worker),
-        quote(f'"{name}"'),
-        lease_owner,
-        name,
-    )
+    values = (list_url(admin.admin_site, Worker), quote(f'"{name}"'), lease_owner, name)
+    return format_html('<a href="{}?q={}" title="{}"><bdi>{}</bdi></a>', *values)
 
 
 def _stop_note(job: Job) -> str:
@@ -190,7 +169,7 @@ def _error_context(run: JobRun | None) -> dict[str, str]:
     return {"error_line": last_line, "error_location": location, "error": truncate_text(run.error)}
 
 
-def _list_of_job_url(admin: JobAdmin, model: type[JobEvent] | type[JobLog], job: Job) -> str:
+def _list_of_job_url(admin: ActionAdmin, model: type[JobEvent] | type[JobLog], job: Job) -> str:
     return f"{list_url(admin.admin_site, model)}?q={job.pk}" if admin.admin_site.is_registered(model) else ""
 
 
@@ -282,7 +261,7 @@ CHAIN_SQL = f"""
 """  # noqa: S608 — a constant
 
 
-def load_retry_chain(admin: JobAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
+def load_retry_chain(admin: ActionAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
     """Return all attempts, the first one first; [] if there is only one."""
     key: Any = job.pk.hex if db.is_sqlite() else job.pk
     with db.connection().cursor() as cursor:

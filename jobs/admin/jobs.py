@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,16 +16,9 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs import db, explain
-from jobs.admin import job_detail, screens
-from jobs.admin.base import can_view_payload, count_capped, fieldset
-from jobs.admin.filters import (
-    AttentionFilter,
-    CreatedFilter,
-    EndedFilter,
-    JobTypeFilter,
-    StatusFilter,
-    filter_by_status,
-)
+from jobs.admin import filters, job_detail, screens
+from jobs.admin.base import can_view_payload, count_capped
+from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter
 from jobs.admin.formatting import (
     ICONS,
     column,
@@ -56,7 +48,10 @@ from jobs.stats import live_counts
 from jobs.stats.cache import RateLimitedCache
 
 MAX_PARAMS_BYTES = 2000  # a list does not read larger params
-_folded_fieldset = partial(fieldset, folded=True)
+
+
+def _folded(title: Any, *fields: Any) -> tuple[Any, Any]:
+    return title, {"fields": fields, "classes": ("collapse",)}
 
 
 class JobAdmin(JobActionAdmin):
@@ -79,27 +74,23 @@ class JobAdmin(JobActionAdmin):
         "schedule": "schedule",
     }
     fieldsets = (
-        _folded_fieldset(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
-        _folded_fieldset(
+        _folded(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
+        _folded(
             _("State"),
             *("status", "shown_reason", "gate", "hold", "holds_lane", "stop_request", "shown_progress", "resolved_at"),
         ),
-        _folded_fieldset(
+        _folded(
             _("When"),
             ("priority", "base_priority", "position"),
             ("created_at", "not_before", "recheck_at", "dispatched_at"),
             ("deadline_at", "time_sensitive"),
             ("expected_duration_sec", "max_runtime_sec"),
         ),
-        _folded_fieldset(
-            _("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")
+        _folded(_("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
+        _folded(
+            _("Who runs it"), ("remote", "lease_owner", "fence"), ("lease_expires_at", "heartbeat_at", "reserved_until")
         ),
-        _folded_fieldset(
-            _("Who runs it"),
-            ("remote", "lease_owner", "fence"),
-            ("lease_expires_at", "heartbeat_at", "reserved_until"),
-        ),
-        _folded_fieldset(
+        _folded(
             _("Where it comes from"),
             ("retry_of_link", "retried_by_link"),
             ("attempt", "max_retries"),
@@ -114,17 +105,14 @@ class JobAdmin(JobActionAdmin):
     shown_constraints = column(_("constraints"), "constraints", lambda value: json_block(value or None))
     shown_retry_policy = column(_("retry policy"), "retry_policy", lambda value: json_block(value or None))
     retry_of_link = link_column(_("retry of"), Job, "retry_of_id")
+    shown_target = column(_("target"), "target", lambda key: None if key is None else isolate_text(first_line(key, 60)))
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         """Set `brief_params`, `why` (it waits) and `is_rescued` (a retry of a job whose worker died)."""
         jobs = list(rows)
         params = _load_params(jobs) if can_view_payload(request) else {}
         retried = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
-        lost = (
-            Job.objects.filter(pk__in=retried, status_reason__in=(LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON))
-            if retried
-            else Job.objects.none()
-        )
+        lost = Job.objects.filter(pk__in=retried, status_reason__in=(LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON))
         lost_ids = set(lost.order_by().values_list("pk", flat=True))
         whys = explain.explain_briefly(jobs)
         for job in jobs:
@@ -167,10 +155,6 @@ class JobAdmin(JobActionAdmin):
             cache[object_id] = super().get_object(request, object_id, from_field)
         return cache[object_id]
 
-    @computed_column(_("target"))
-    def shown_target(self, job: Job) -> SafeString | None:
-        return isolate_text(first_line(job.target, 60)) if job.target is not None else None
-
     @computed_column(_("job"), ordering="id")
     def short_id(self, job: Job) -> SafeString:
         return format_html('<span class="jc-whole" title="{}">{}</span>', job.pk, short_id(job.pk))
@@ -191,10 +175,9 @@ class JobAdmin(JobActionAdmin):
         badges = format_html_join("", ' <span class="jc-mark">{}</span>', ((label,) for label in _list_badges(job)))
         css_class = "jc-error" if job.status == Status.FAILED else "jc-muted"
         why = getattr(job, "why", "") or first_line(format_reason(job))
-        second_line = (
-            format_html('<span class="jc-line jc-small {}"><bdi>{}</bdi></span>', css_class, why) if why else ""
-        )
-        return format_html("{}{}{}", status_badge(job.status, attempt), badges, second_line)
+        second_line = '<span class="jc-line jc-small {}"><bdi>{}</bdi></span>'
+        reason = format_html(second_line, css_class, why) if why else ""
+        return format_html("{}{}{}", status_badge(job.status, attempt), badges, reason)
 
     @computed_column(_("when"))
     def status_time(self, job: Job) -> SafeString | None:
@@ -258,20 +241,16 @@ def _load_params(jobs: list[Job]) -> dict[UUID, str]:
 
 
 def _list_badges(job: Job) -> list[str]:
-    now = timezone.now()
-    return [
-        label
-        for label, is_shown in (
-            (_now("stuck"), job.lease_expires_at is not None and job.lease_expires_at < now),
-            (_now("rescued"), getattr(job, "is_rescued", False)),
-            (_now("blocks its target"), job.blocks_target),
-            (_now("asked to stop"), job.cancel_requested and not job.is_terminal),
-            (_now("resolved"), job.resolved_at is not None),
-            (_now("by schedule"), job.schedule_id is not None),
-            (_now("in a group"), job.group_id is not None),
-        )
-        if is_shown
-    ]
+    badges = (
+        (_now("stuck"), job.lease_expires_at is not None and job.lease_expires_at < timezone.now()),
+        (_now("rescued"), getattr(job, "is_rescued", False)),
+        (_now("blocks its target"), job.blocks_target),
+        (_now("asked to stop"), job.cancel_requested and not job.is_terminal),
+        (_now("resolved"), job.resolved_at is not None),
+        (_now("by schedule"), job.schedule_id is not None),
+        (_now("in a group"), job.group_id is not None),
+    )
+    return [label for label, is_shown in badges if is_shown]
 
 
 @screen("counts", _("Counts"), listed=False)
@@ -279,7 +258,8 @@ def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """Return the counts of the tabs: exact for live statuses, capped for ended ones, as in their lists."""
 
     def count_ended() -> dict[str, int]:
-        return {str(status): count_capped(filter_by_status(Job.objects.all(), status)) for status in sorted(TERMINAL)}
+        by_status = {status: filters.filter_by_status(Job.objects.all(), status) for status in sorted(TERMINAL)}
+        return {str(status): count_capped(rows) for status, rows in by_status.items()}
 
     ended = _count_cache.get(db.alias(), count_ended, lambda by_status: sum(map(int, by_status.values())))
     by_status = {**live_counts.count_jobs().by_status(), **ended}
