@@ -35,17 +35,13 @@ class Window:
         """Return the start of every slot, the current one last."""
         seconds = int(self.slot.total_seconds())
         last = datetime.fromtimestamp(int(now.timestamp()) // seconds * seconds, UTC)
-        count = int(self.length / self.slot)
-        return [last - self.slot * back for back in range(count - 1, -1, -1)]
+        return [last - self.slot * back for back in reversed(range(self.length // self.slot))]
 
 
 WINDOWS = {
-    window.name: window
-    for window in (
-        Window("1h", HOUR, MINUTE),
-        Window("24h", timedelta(days=1), HOUR),
-        Window("7d", timedelta(days=7), HOUR),
-    )
+    "1h": Window("1h", HOUR, MINUTE),
+    "24h": Window("24h", timedelta(days=1), HOUR),
+    "7d": Window("7d", timedelta(days=7), HOUR),
 }
 
 
@@ -92,8 +88,7 @@ def load_slots(window: Window, now: datetime) -> list[ChartSlot]:
     rows = JobMinute.objects.filter(minute__gte=min(slots)).annotate(slot=slot_expression(window))
     key = ("slot", "outcome", "wait_bucket", "run_bucket")
     for start, outcome, wait, run, jobs in rows.values_list(*key).annotate(Sum("jobs")).order_by():
-        slot = slots.get(start)
-        if slot is not None:
+        if (slot := slots.get(start)) is not None:
             slot.outcomes[outcome] += jobs
             slot.waits[wait] += jobs
             slot.runs[run] += jobs
@@ -131,17 +126,12 @@ def percentile(buckets: Mapping[int, int], share: float) -> int | None:
 
 def format_bucket(bucket: int) -> str:
     """Return the bound of a bucket, such as "≤ 30 s"."""
-    if bucket >= len(BUCKETS_SEC):
-        return f"> {_format_seconds(BUCKETS_SEC[-1])}"
-    return f"≤ {_format_seconds(BUCKETS_SEC[bucket])}"
-
-
-def _format_seconds(seconds: float) -> str:
+    sign, seconds = ("≤", BUCKETS_SEC[bucket]) if bucket < TOP_BUCKET else (">", BUCKETS_SEC[-1])
     if seconds < 1:
-        return f"{seconds * 1000:g} ms"
+        return f"{sign} {seconds * 1000:g} ms"
     if seconds < 60:
-        return f"{seconds:g} s"
-    return f"{seconds / 60:g} min" if seconds < 3600 else f"{seconds / 3600:g} h"
+        return f"{sign} {seconds:g} s"
+    return f"{sign} {seconds / 60:g} min" if seconds < 3600 else f"{sign} {seconds / 3600:g} h"
 
 
 def throughput_chart(slots: Sequence[ChartSlot], deploys: Sequence[tuple[datetime, str]] = ()) -> SafeString:
@@ -156,30 +146,18 @@ def throughput_chart(slots: Sequence[ChartSlot], deploys: Sequence[tuple[datetim
 
 def latency_chart(slots: Sequence[ChartSlot], part: str) -> SafeString:
     """Return p50 and p95 of `part` ("waits" or "runs"). The scale is logarithmic: each bucket has the same height."""
-    curves = [
-        _curve_shape(slots, part, share, css_class) for share, css_class in ((0.5, "jc-curve"), (0.95, "jc-curve-2"))
-    ]
+    curves = (_curve_shape(slots, part, 0.5, "jc-curve"), _curve_shape(slots, part, 0.95, "jc-curve-2"))
     shapes = format_html("{}{}", _join(curves), _axis_shapes(slots, format_bucket(TOP_BUCKET - 1)))
     return _wrap_svg(shapes, _("Time that jobs waited") if part == "waits" else _("Time that jobs ran"))
 
 
 def sparkline(numbers: Sequence[int], label: str) -> SafeString:
     peak = max(numbers, default=0) or 1
-    bars = format_html_join(
-        "",
-        '<rect class="jc-ok" x="{}" y="{}" width="1.6" height="{}"/>',
-        (
-            (index * 2, f"{20 - 20 * count / peak:.1f}", f"{20 * count / peak:.1f}")
-            for index, count in enumerate(numbers)
-        ),
-    )
-    return format_html(
-        '<svg class="jc-plot" role="img" aria-label="{}" width="{}" height="20" viewBox="0 0 {} 20">{}</svg>',
-        label,
-        len(numbers) * 2,
-        len(numbers) * 2,
-        bars,
-    )
+    heights = [20 * count / peak for count in numbers]
+    points = ((index * 2, f"{20 - height:.1f}", f"{height:.1f}") for index, height in enumerate(heights))
+    bars = format_html_join("", '<rect class="jc-ok" x="{}" y="{}" width="1.6" height="{}"/>', points)
+    svg = '<svg class="jc-plot" role="img" aria-label="{}" width="{}" height="20" viewBox="0 0 {} 20">{}</svg>'
+    return format_html(svg, label, len(numbers) * 2, len(numbers) * 2, bars)
 
 
 def _join(shapes: Iterable[SafeString]) -> SafeString:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -26,8 +25,9 @@ from jobs import actors
 from jobs.admin import charts, screens
 from jobs.admin.alerts import find_alerts
 from jobs.admin.base import log_history
-from jobs.admin.charts import WINDOWS, ChartSlot
+from jobs.admin.charts import WINDOWS
 from jobs.admin.formatting import ICONS, first_line, link, list_url, short_id
+from jobs.admin.limits import CHANGE_LIMITS
 from jobs.admin.screens import APP, render, screen, screen_url
 from jobs.errors import JobSchedulerError
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker
@@ -40,7 +40,6 @@ from jobs.states import ACTIVE, Status
 from jobs.stats import live_counts, queries
 from jobs.stats.live_counts import JobCounts
 
-CHANGE_LIMITS = f"{APP}.change_limits"
 RESOURCES_SHOWN, FAILURES_SHOWN = 50, 10
 FAILURES_READ = 100
 ERROR_TAIL = 2000  # characters of a traceback's end
@@ -85,11 +84,8 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         "throughput": charts.throughput_chart(slots, _find_deploys(slots[0].start)),
         "waits": charts.latency_chart(slots, "waits"),
         "runs": charts.latency_chart(slots, "runs"),
-        "table": [_table_row(slot) for slot in slots if slot.outcomes],
-        "total": sum((slot.outcomes for slot in slots), Counter()),
-        "failures": [
-            (failure, link(site, Job, failure.sample, short_id(failure.sample))) for failure in group_recent_failures()
-        ],
+        "table": [(slot, _p95(slot.waits), _p95(slot.runs)) for slot in slots if slot.outcomes],
+        "failures": [(group, link(site, Job, group.sample, short_id(group.sample))) for group in group_failures()],
         "can_retry": request.user.has_perm(f"{APP}.retry_job"),
         "list_url": list_url(site, Job),
         "sections": [html for section in _sections if (html := section(admin, request)) is not None],
@@ -126,12 +122,9 @@ def _find_deploys(since: datetime) -> list[tuple[datetime, str]]:
     return deploys
 
 
-def _table_row(slot: ChartSlot) -> dict[str, Any]:
-    row = {"start": slot.start, "completed": slot.completed, "failed": slot.failed, "others": slot.others}
-    for name, buckets in (("waits", slot.waits), ("runs", slot.runs)):
-        bucket = charts.percentile(buckets, 0.95)
-        row[name] = "" if bucket is None else charts.format_bucket(bucket)
-    return row
+def _p95(buckets: Mapping[int, int]) -> str:
+    bucket = charts.percentile(buckets, 0.95)
+    return "" if bucket is None else charts.format_bucket(bucket)
 
 
 @dataclass(frozen=True)
@@ -218,12 +211,8 @@ class FailureGroup:
     last_at: datetime | None
     job_ids: list[UUID] = field(default_factory=list)
 
-    @property
-    def count(self) -> int:
-        return len(self.job_ids)
 
-
-def group_recent_failures() -> list[FailureGroup]:
+def group_failures() -> list[FailureGroup]:
     """Group the last failures that were neither retried nor resolved; one statement along their own index."""
     failed = Job.objects.filter(status__in=sql_literals(RARE_STATUSES), status=Status.FAILED)
     unhandled = failed.filter(resolved_at__isnull=True, retried_by__isnull=True)
@@ -232,9 +221,8 @@ def group_recent_failures() -> list[FailureGroup]:
     groups: dict[tuple[str, str, str], FailureGroup] = {}
     for pk, job_type, reason, at, text in rows[:FAILURES_READ]:
         key = (job_type, *parse_error(text or reason))
-        group = groups.setdefault(key, FailureGroup(*key, pk, at))
-        group.job_ids.append(pk)
-    return sorted(groups.values(), key=lambda group: -group.count)[:FAILURES_SHOWN]
+        groups.setdefault(key, FailureGroup(*key, pk, at)).job_ids.append(pk)
+    return sorted(groups.values(), key=lambda group: -len(group.job_ids))[:FAILURES_SHOWN]
 
 
 def parse_error(text: str) -> tuple[str, str]:

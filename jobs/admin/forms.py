@@ -117,8 +117,7 @@ def parse_params(handler: Handler[..., Any], form: forms.BaseForm, preset: Mappi
     extra_text = form.cleaned_data.get(EXTRA_PARAMS) or "{}"
     extra = fields.parse_json_object(fields.decode_json(extra_text, EXTRA_PARAMS), EXTRA_PARAMS)
     params = {**extra, **handler.signature.coerce_text(changed)}
-    restored: dict[str, Any] = restore(params, preset, "params")
-    return restored
+    return restore(params, preset, "params")
 
 
 def add_errors(form: forms.BaseForm, error: JobSchedulerError) -> None:

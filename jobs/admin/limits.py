@@ -41,7 +41,6 @@ class LimitForm(forms.ModelForm):
         required=False,
         help_text=_("Without it, the maximum is that of the settings."),
     )
-
     reason = reason_field()
 
     class Meta:
@@ -159,6 +158,7 @@ class ConcurrencyLimitAdmin(ObjectActionAdmin):
         notifications.notify(notifications.READY)  # more jobs may be able to start
 
     shown_pause = pause_column()
+    source = column(_("set by"), "overridden", lambda is_set: _now("an operator") if is_set else _now("the settings"))
 
     @computed_column(_("limit"))
     def shown_limit(self, limit: ConcurrencyLimit) -> SafeString:
@@ -174,10 +174,6 @@ class ConcurrencyLimitAdmin(ObjectActionAdmin):
             return str(used)
         gauge = '<meter class="jc-meter" min="0" max="{}" value="{}">{}</meter> {} / {}'
         return format_html(gauge, limit.max, min(used, limit.max), used, used, limit.max)
-
-    @computed_column(_("set by"))
-    def source(self, limit: ConcurrencyLimit) -> str:
-        return _now("an operator") if limit.overridden else _now("the settings")
 
 
 class LeaseAdmin(ReadOnlyAdmin):

@@ -71,10 +71,8 @@ class BlockedFilter(ChoiceFilter):
     known_choices = (("1", _("Yes")),)
 
     def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        blocking = Job.objects.filter(
-            holds_lane=True, status__in=sql_literals([Status.FAILED, Status.PAUSED])
-        ).order_by()
-        return queryset.filter(pk__in=blocking.values("lane_id"))
+        blocking = Job.objects.filter(holds_lane=True, status__in=sql_literals([Status.FAILED, Status.PAUSED]))
+        return queryset.filter(pk__in=blocking.order_by().values("lane_id"))
 
 
 class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
@@ -135,7 +133,7 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     def page_context(self, request: HttpRequest, row: Target) -> dict[str, Any]:
         lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.LANE_GATES)).in_dispatch_order()
         jobs = list(lane.defer("params", "checkpoint")[:JOBS_SHOWN])
-        has_job_list = self.admin_site.is_registered(Job)
+        can_list = self.admin_site.is_registered(Job) and '"' not in row.key
         waiting = {
             "id": "target-queue",
             "title": _now("Who waits, in order"),
@@ -150,9 +148,7 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
                 for job in jobs
             ],
             "empty": _now("Nobody waits."),
-            "list_url": f'{list_url(self.admin_site, Job)}?q=target:"{row.key}"'
-            if has_job_list and '"' not in row.key
-            else "",
+            "list_url": f'{list_url(self.admin_site, Job)}?q=target:"{row.key}"' if can_list else "",
             "list_label": _now("All jobs of this target"),
         }
         return {"tables": [waiting]}

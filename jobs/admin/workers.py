@@ -58,8 +58,7 @@ def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
     rows = active.select_related("run").only(*columns).order_by()[:JOBS_READ]
     running: dict[Any, list[Job]] = defaultdict(list)
     for job in sorted(rows, key=lambda job: job.pk):  # an ORDER BY would make the planner scan all jobs by id
-        worker_id = worker_ids.get((job.lease_owner or "").rpartition("#")[0])
-        if worker_id is not None:
+        if (worker_id := worker_ids.get((job.lease_owner or "").rpartition("#")[0])) is not None:
             running[worker_id].append(job)
     return running
 
@@ -110,13 +109,8 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         ),
     )
     list_display = (
-        "shown_name",
-        "shown_state",
-        "last_heartbeat",
-        "slots_in_use",
-        "current_jobs",
-        "brief_serves",
-        "shown_version",
+        *("shown_name", "shown_state", "last_heartbeat", "slots_in_use"),
+        *("current_jobs", "brief_serves", "shown_version"),
     )
     list_filter = (choice_filter("state", _("state"), WorkerState.choices), PresentFilter)
     name_field = "name"
@@ -131,8 +125,7 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     def list_version(self) -> str:
         """Combine job events with the latest heartbeat, request and stop of any worker."""
-        columns = ("heartbeat_at", "requested_at", "stopped_at")
-        last = Worker.objects.aggregate(*map(Max, columns))
+        last = Worker.objects.aggregate(Max("heartbeat_at"), Max("requested_at"), Max("stopped_at"))
         return " ".join([latest_event_id(), *map(str, last.values())])
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
@@ -182,11 +175,10 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         """Show the age of the last heartbeat: green up to half a lease, amber up to a lease, red beyond."""
         if worker.state == WorkerState.STOPPED:
             return format_relative_time(worker.stopped_at) or "-"
-        age = (timezone.now() - worker.heartbeat_at).total_seconds()
-        kind, icon = (
-            ("good", "✓") if age <= conf.LEASE_SEC / 2 else ("warn", "!") if age <= conf.LEASE_SEC else ("bad", "✗")
-        )
-        return badge(kind, format_age(timezone.now() - worker.heartbeat_at), icon)
+        age = timezone.now() - worker.heartbeat_at
+        leases = age.total_seconds() / conf.LEASE_SEC
+        kind, icon = ("good", "✓") if leases <= 0.5 else ("warn", "!") if leases <= 1 else ("bad", "✗")
+        return badge(kind, format_age(age), icon)
 
     @computed_column(_("busy"))
     def slots_in_use(self, worker: Worker) -> SafeString:
