@@ -258,8 +258,7 @@ class ActionAdmin(ConsoleAdmin):
         if "object_actions" in cls.__dict__:
             cls.actions = [_build_list_action(action) for action in cls.object_actions if action.in_list]
             for action in cls.object_actions:
-                check = partialmethod(cls._has_action_permission, action.permission)
-                setattr(cls, f"has_{action.name}_permission", check)
+                setattr(cls, f"has_{action.name}_permission", partialmethod(cls._has_permission, action.permission))
 
     def page_actions(self) -> Mapping[str, Any]:
         """Return the actions that a row's page may run, by name."""
@@ -268,7 +267,7 @@ class ActionAdmin(ConsoleAdmin):
     def can_run(self, request: HttpRequest, action: Any) -> bool:
         return bool(getattr(self, f"has_{action.name}_permission")(request))
 
-    def _has_action_permission(self, permission: str, request: HttpRequest) -> bool:
+    def _has_permission(self, permission: str, request: HttpRequest) -> bool:
         return request.user.has_perm(permission)
 
     def run_on_selection(self, request: HttpRequest, action: Any, queryset: QuerySet[Any]) -> HttpResponse | None:

@@ -63,11 +63,8 @@ class ChoiceFilter(SimpleListFilter):
 
 def choice_filter(field: str, title: Any, choices: Iterable[tuple[Any, Any]]) -> type[ChoiceFilter]:
     """Return a filter on a column with choices; its parameter has the name of the column."""
-    return type(
-        f"{field.title()}Filter",
-        (ChoiceFilter,),
-        {"title": title, "parameter_name": field, "field": field, "known_choices": list(choices)},
-    )
+    attributes = {"title": title, "parameter_name": field, "field": field, "known_choices": list(choices)}
+    return type(f"{field.title()}Filter", (ChoiceFilter,), attributes)
 
 
 YES_NO = (("1", _("Yes")), ("0", _("No")))

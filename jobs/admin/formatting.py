@@ -72,13 +72,9 @@ def pause_column() -> Any:
     def show(admin: ModelAdmin, row: Any) -> SafeString | None:
         if not row.paused:
             return None
-        parts = (
-            badge("warn", _("paused"), "‖"),
-            isolate_text(row.paused_by),
-            format_relative_time(row.paused_at) or "",
-        )
-        why = isolate_text(first_line(row.reason))
-        return format_html('{} {} {}<br><span class="jc-small">{}</span>', *parts, why)
+        since, why = format_relative_time(row.paused_at) or "", isolate_text(first_line(row.reason))
+        two_lines = '{} {} {}<br><span class="jc-small">{}</span>'
+        return format_html(two_lines, badge("warn", _("paused"), "‖"), isolate_text(row.paused_by), since, why)
 
     return computed_column(gettext_lazy("pause"))(show)
 

@@ -233,18 +233,14 @@ class JobActionAdmin(ActionAdmin, ReadOnlyAdmin):
         report.left = left
         is_all_selected = selects_all(request)
         # Repeats the fields of the list's form; to select all that match, the list sends one key as well.
+        list_fields = [("action", action.name), ("index", "0"), ("select_across", "1" if is_all_selected else "0")]
         keys = [(ACTION_CHECKBOX_NAME, job.pk) for job in (jobs[:1] if is_all_selected else jobs)]
         context = {
             "dry_run": report,
             "selects_all": is_all_selected,
             "limit": conf.CONSOLE_BULK_LIMIT,
             "sample": [(link(self.admin_site, Job, job.pk), job) for job in report.sample],
-            "hidden": [
-                ("action", action.name),
-                ("index", "0"),
-                ("select_across", "1" if is_all_selected else "0"),
-                *keys,
-            ],
+            "hidden": [*list_fields, *keys],
             "action_url": request.get_full_path(),
             "list_url": list_url(self.admin_site, Job),
             "reason": request.POST.get("reason", "")[: job_services.REASON_LENGTH],
@@ -287,17 +283,15 @@ def select_jobs(request: HttpRequest, queryset: QuerySet[Job]) -> tuple[list[Job
     They are read before any of them is changed. A ticked job that has left the list since is included, so that the
     report names it.
     """
-    limit = conf.CONSOLE_BULK_LIMIT
-    selected_queryset = queryset
+    limit, selected = conf.CONSOLE_BULK_LIMIT, queryset
     if not selects_all(request):
-        keys = request.POST.getlist(ACTION_CHECKBOX_NAME)
-        selected_queryset = Job.objects.using(queryset.db).filter(pk__in=keys)
-    rows = selected_queryset.order_by("pk").values_list("pk", "job_type")[:limit]
-    selected_jobs = [Job(id=pk, job_type=job_type) for pk, job_type in rows]
-    if len(selected_jobs) < limit:
-        return selected_jobs, 0
-    count = count_capped(selected_queryset, limit + COUNT_LIMIT)
-    return selected_jobs, CappedInt(COUNT_LIMIT) if isinstance(count, CappedInt) else count - limit
+        selected = Job.objects.using(queryset.db).filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
+    rows = selected.order_by("pk").values_list("pk", "job_type")[:limit]
+    jobs = [Job(id=pk, job_type=job_type) for pk, job_type in rows]
+    if len(jobs) < limit:
+        return jobs, 0
+    count = count_capped(selected, limit + COUNT_LIMIT)
+    return jobs, CappedInt(COUNT_LIMIT) if isinstance(count, CappedInt) else count - limit
 
 
 def is_confirmed(request: HttpRequest, action: JobAction, count: int) -> bool:

@@ -98,10 +98,8 @@ def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> 
     template = JobTemplate.objects.filter(pk=template_id).first()
     if template is None:
         raise Http404
-    context: dict[str, Any] = {
-        "template": template,
-        "back": link(admin.admin_site, JobTemplate, template.pk, template.name),
-    }
+    back = link(admin.admin_site, JobTemplate, template.pk, template.name)
+    context: dict[str, Any] = {"template": template, "back": back}
     try:
         handler = registry.get(template.job_type)
     except InvalidInput as error:
@@ -153,13 +151,12 @@ def clone_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResp
     job = Job.objects.filter(pk=job_id).first()
     if job is None or not admin.has_view_permission(request, job):
         raise Http404
-    site, reason = admin.admin_site, request.POST.get("reason", "").strip() or f"clone of {job.pk}"
+    site, actor = admin.admin_site, actors.make_user_actor(request.user)
     fields: Any = {name: getattr(job, name) for name in CLONED_FIELDS}
     fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
+    fields["reason"] = request.POST.get("reason", "").strip() or f"clone of {job.pk}"
     try:
-        clone = job_services.enqueue(
-            job.job_type, job.params, actor=actors.make_user_actor(request.user), reason=reason, **fields
-        )
+        clone = job_services.enqueue(job.job_type, job.params, actor=actor, **fields)
     except JobSchedulerError as error:
         messages.error(request, _now("It could not be submitted again: %s") % error)
         return HttpResponseRedirect(change_url(site, Job, job.pk))
@@ -227,10 +224,8 @@ def edit_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpRespo
     form = EditForm(job, _posted_data(request), with_params=with_params)
     if form.is_valid():
         try:
-            changes = form.collect_changes()
-            job_services.update(
-                job.pk, changes, actor=actors.make_user_actor(request.user), reason=form.cleaned_data["reason"]
-            )
+            changes, reason = form.collect_changes(), form.cleaned_data["reason"]
+            job_services.update(job.pk, changes, actor=actors.make_user_actor(request.user), reason=reason)
         except JobSchedulerError as error:
             add_errors(form, error)
         else:

@@ -50,7 +50,7 @@ from jobs.stats.cache import RateLimitedCache
 MAX_PARAMS_BYTES = 2000  # a list does not read larger params
 
 
-def _folded(title: Any, *fields: Any) -> tuple[Any, Any]:
+def _fold_fields(title: Any, *fields: Any) -> tuple[Any, Any]:
     return title, {"fields": fields, "classes": ("collapse",)}
 
 
@@ -74,23 +74,23 @@ class JobAdmin(JobActionAdmin):
         "schedule": "schedule",
     }
     fieldsets = (
-        _folded(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
-        _folded(
+        _fold_fields(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
+        _fold_fields(
             _("State"),
             *("status", "shown_reason", "gate", "hold", "holds_lane", "stop_request", "shown_progress", "resolved_at"),
         ),
-        _folded(
+        _fold_fields(
             _("When"),
             ("priority", "base_priority", "position"),
             ("created_at", "not_before", "recheck_at", "dispatched_at"),
             ("deadline_at", "time_sensitive"),
             ("expected_duration_sec", "max_runtime_sec"),
         ),
-        _folded(_("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
-        _folded(
+        _fold_fields(_("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
+        _fold_fields(
             _("Who runs it"), ("remote", "lease_owner", "fence"), ("lease_expires_at", "heartbeat_at", "reserved_until")
         ),
-        _folded(
+        _fold_fields(
             _("Where it comes from"),
             ("retry_of_link", "retried_by_link"),
             ("attempt", "max_retries"),

@@ -132,23 +132,19 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     def page_context(self, request: HttpRequest, row: Target) -> dict[str, Any]:
         lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.LANE_GATES)).in_dispatch_order()
-        jobs = list(lane.defer("params", "checkpoint")[:JOBS_SHOWN])
-        can_list = self.admin_site.is_registered(Job) and '"' not in row.key
+        site = self.admin_site
+        rows = [
+            (link(site, Job, job.pk), isolate_text(job.job_type), job.priority, format_relative_time(job.created_at))
+            for job in lane.defer("params", "checkpoint")[:JOBS_SHOWN]
+        ]
+        can_list = site.is_registered(Job) and '"' not in row.key
         waiting = {
             "id": "target-queue",
             "title": _now("Who waits, in order"),
             "headings": [_now("Job"), _now("Type"), _now("Priority"), _now("Submitted")],
-            "rows": [
-                (
-                    link(self.admin_site, Job, job.pk),
-                    isolate_text(job.job_type),
-                    job.priority,
-                    format_relative_time(job.created_at),
-                )
-                for job in jobs
-            ],
+            "rows": rows,
             "empty": _now("Nobody waits."),
-            "list_url": f'{list_url(self.admin_site, Job)}?q=target:"{row.key}"' if can_list else "",
+            "list_url": f'{list_url(site, Job)}?q=target:"{row.key}"' if can_list else "",
             "list_label": _now("All jobs of this target"),
         }
         return {"tables": [waiting]}
