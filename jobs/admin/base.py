@@ -319,6 +319,11 @@ class ReadOnlyAdmin(ConsoleAdmin):
     has_add_permission = has_change_permission = has_delete_permission = deny_permission
 
 
+def fieldset(title: Any, *fields: Any, folded: bool = False) -> tuple[Any, Any]:
+    """Return a fieldset in Django's form; a field may be a tuple of several that share a line."""
+    return title, {"fields": fields, "classes": ("collapse",) if folded else ()}
+
+
 def log_history(request: HttpRequest, rows: Any, message: str, flag: int = CHANGE) -> None:
     """Write a message into Django's own history of these rows."""
     user_id: Any = request.user.pk

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs.admin.base import ReadOnlyAdmin
+from jobs.admin.base import ReadOnlyAdmin, fieldset
 from jobs.admin.filters import CreatedFilter, choice_filter
 from jobs.admin.formatting import (
     badge,
@@ -75,8 +75,8 @@ class JobGroupAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     sortable_by = ("short_id",)
     qualifiers = {"name": "name", "tenant": "tenant"}
     fieldsets = (
-        (None, {"fields": ("id", "shown_name", "tenant", "mode", "on_failure")}),
-        (_("State"), {"fields": ("shown_status", "cancel_requested", "round", "created_at", "finished_at", "members")}),
+        fieldset(None, "id", "shown_name", "tenant", "mode", "on_failure"),
+        fieldset(_("State"), "shown_status", "cancel_requested", "round", "created_at", "finished_at", "members"),
     )
 
     shown_name = column(_("name"), "name", lambda text: isolate_text(text) if text else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import db, explain
 from jobs.admin import filters, job_detail, screens
-from jobs.admin.base import can_view_payload, count_capped
+from jobs.admin.base import can_view_payload, count_capped, fieldset
 from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter
 from jobs.admin.formatting import (
     ICONS,
@@ -48,10 +49,7 @@ from jobs.stats import live_counts
 from jobs.stats.cache import RateLimitedCache
 
 MAX_PARAMS_BYTES = 2000  # a list does not read larger params
-
-
-def _fold_fields(title: Any, *fields: Any) -> tuple[Any, Any]:
-    return title, {"fields": fields, "classes": ("collapse",)}
+_folded = partial(fieldset, folded=True)
 
 
 class JobAdmin(JobActionAdmin):
@@ -74,23 +72,23 @@ class JobAdmin(JobActionAdmin):
         "schedule": "schedule",
     }
     fieldsets = (
-        _fold_fields(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
-        _fold_fields(
+        _folded(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
+        _folded(
             _("State"),
             *("status", "shown_reason", "gate", "hold", "holds_lane", "stop_request", "shown_progress", "resolved_at"),
         ),
-        _fold_fields(
+        _folded(
             _("When"),
             ("priority", "base_priority", "position"),
             ("created_at", "not_before", "recheck_at", "dispatched_at"),
             ("deadline_at", "time_sensitive"),
             ("expected_duration_sec", "max_runtime_sec"),
         ),
-        _fold_fields(_("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
-        _fold_fields(
+        _folded(_("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
+        _folded(
             _("Who runs it"), ("remote", "lease_owner", "fence"), ("lease_expires_at", "heartbeat_at", "reserved_until")
         ),
-        _fold_fields(
+        _folded(
             _("Where it comes from"),
             ("retry_of_link", "retried_by_link"),
             ("attempt", "max_retries"),
