@@ -17,7 +17,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from jobs import db
-from jobs.admin.formatting import format_rough_duration, list_url
+from jobs.admin.columns import list_url
+from jobs.admin.formatting import format_rough_duration
 from jobs.conf import get_raw_settings, read_settings
 from jobs.models import ConcurrencyLimit, Job, Worker, WorkerState
 from jobs.roles import APP_LABELS

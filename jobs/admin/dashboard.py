@@ -26,7 +26,8 @@ from jobs.admin import charts, screens
 from jobs.admin.alerts import find_alerts
 from jobs.admin.base import log_history
 from jobs.admin.charts import WINDOWS
-from jobs.admin.formatting import ICONS, first_line, link, list_url, short_id
+from jobs.admin.columns import link, list_url, short_id
+from jobs.admin.formatting import ICONS, first_line
 from jobs.admin.limits import CHANGE_LIMITS
 from jobs.admin.screens import APP, render, screen, screen_url
 from jobs.errors import JobSchedulerError

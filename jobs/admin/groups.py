@@ -12,17 +12,9 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs.admin.base import ReadOnlyAdmin, fieldset
+from jobs.admin.columns import column, computed_column, list_url, short_id
 from jobs.admin.filters import CreatedFilter, choice_filter
-from jobs.admin.formatting import (
-    badge,
-    column,
-    computed_column,
-    format_relative_time,
-    isolate_text,
-    list_url,
-    short_id,
-    status_bar,
-)
+from jobs.admin.formatting import badge, format_relative_time, isolate_text, status_bar
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
 from jobs.admin.screens import APP, latest_event_id
 from jobs.models import GroupMode, GroupStatus, Job, JobGroup

@@ -6,18 +6,9 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.base import ReadOnlyAdmin
+from jobs.admin.columns import column, computed_column, link_column
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, choice_filter
-from jobs.admin.formatting import (
-    column,
-    computed_column,
-    first_line,
-    format_duration,
-    format_first_line,
-    isolate_text,
-    json_block,
-    link_column,
-    text_block,
-)
+from jobs.admin.formatting import first_line, format_duration, format_first_line, isolate_text, json_block, text_block
 from jobs.models import Job, JobEvent, JobRun
 from jobs.models.job import STATUS_LABELS
 from jobs.models.run import ACTOR_CHOICES

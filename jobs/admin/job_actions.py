@@ -24,7 +24,7 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy, pget
 from jobs import actors
 from jobs.admin import screens
 from jobs.admin.base import COUNT_LIMIT, ActionAdmin, CappedInt, ReadOnlyAdmin, count_capped, log_history
-from jobs.admin.formatting import change_url, link, list_url
+from jobs.admin.columns import change_url, link, list_url
 from jobs.admin.forms import DryRunForm
 from jobs.conf import conf
 from jobs.errors import InvalidInput, JobSchedulerError

@@ -21,6 +21,7 @@ from django.utils.translation import gettext_lazy, pgettext_lazy
 from jobs import db
 from jobs.admin import screens
 from jobs.admin.base import ActionAdmin, can_view_payload
+from jobs.admin.columns import link, list_url
 from jobs.admin.dashboard import ERROR_TAIL, parse_error
 from jobs.admin.formatting import (
     ICONS,
@@ -31,8 +32,6 @@ from jobs.admin.formatting import (
     format_relative_time,
     format_rough_duration,
     isolate_text,
-    link,
-    list_url,
     status_badge,
     truncate_text,
 )

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import actors
 from jobs.admin.base import can_view_payload, log_history
-from jobs.admin.formatting import change_url, link, short_id
+from jobs.admin.columns import change_url, link, short_id
 from jobs.admin.forms import JsonField, add_errors, build_param_fields, parse_params, reason_field, text_field
 from jobs.admin.screens import APP, render, screen
 from jobs.errors import InvalidInput, JobSchedulerError

@@ -11,8 +11,9 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
 from jobs.admin.base import ConsoleAdmin, can_view_payload
+from jobs.admin.columns import column
 from jobs.admin.filters import JobTypeFilter
-from jobs.admin.formatting import column, isolate_text, json_block
+from jobs.admin.formatting import isolate_text, json_block
 from jobs.admin.forms import JsonField
 from jobs.admin.screens import APP, screen_url
 from jobs.errors import InvalidInput

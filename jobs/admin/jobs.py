@@ -19,11 +19,10 @@ from django.utils.translation import gettext_lazy as _
 from jobs import db, explain
 from jobs.admin import filters, job_detail, screens
 from jobs.admin.base import can_view_payload, count_capped, fieldset
+from jobs.admin.columns import column, computed_column, link, link_column, list_url, short_id
 from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter
 from jobs.admin.formatting import (
     ICONS,
-    column,
-    computed_column,
     first_line,
     format_count,
     format_duration,
@@ -33,10 +32,6 @@ from jobs.admin.formatting import (
     format_rough_duration,
     isolate_text,
     json_block,
-    link,
-    link_column,
-    list_url,
-    short_id,
     status_badge,
     truncate_text,
 )

@@ -16,8 +16,9 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs import actors, notifications
 from jobs.admin.base import ReadOnlyAdmin, deny_permission
+from jobs.admin.columns import column, computed_column, pause_column
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, choice_filter
-from jobs.admin.formatting import column, computed_column, isolate_text, pause_column, text_block
+from jobs.admin.formatting import isolate_text, text_block
 from jobs.admin.forms import reason_field
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin
 from jobs.admin.screens import APP

@@ -21,7 +21,8 @@ from django.utils.translation import gettext as _
 from jobs import actors, db
 from jobs.admin import screens
 from jobs.admin.base import ActionAdmin, log_history
-from jobs.admin.formatting import change_url, isolate_text, list_url
+from jobs.admin.columns import change_url, list_url
+from jobs.admin.formatting import isolate_text
 from jobs.admin.forms import ReasonForm
 from jobs.conf import conf
 from jobs.errors import InvalidInput, JobSchedulerError

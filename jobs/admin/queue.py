@@ -16,7 +16,8 @@ from django.utils.translation import gettext_lazy
 
 from jobs import actors, db, explain, ids
 from jobs.admin.base import count_capped, log_history
-from jobs.admin.formatting import first_line, link, short_id
+from jobs.admin.columns import link, short_id
+from jobs.admin.formatting import first_line
 from jobs.admin.screens import APP, latest_event_id, render, screen, screen_url
 from jobs.errors import JobSchedulerError
 from jobs.models import Job

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from jobs import clock, db
 from jobs.actors import ActorKind
 from jobs.admin.charts import WINDOWS, Window, format_bucket, percentile, slot_expression, sparkline
-from jobs.admin.formatting import link, list_url, short_id
+from jobs.admin.columns import link, list_url, short_id
 from jobs.admin.screens import APP, render, screen
 from jobs.models import Job, JobEvent, JobMinute
 from jobs.models.run import ACTOR_CHOICES

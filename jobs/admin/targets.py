@@ -14,20 +14,15 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs.actors import Actor
 from jobs.admin.base import ReadOnlyAdmin
+from jobs.admin.columns import column, computed_column, link, list_url, pause_column, short_id
 from jobs.admin.filters import ChoiceFilter, PausedFilter
 from jobs.admin.formatting import (
     badge,
-    column,
-    computed_column,
     first_line,
     format_reason,
     format_relative_time,
     isolate_text,
-    link,
-    list_url,
     name_with_tenant,
-    pause_column,
-    short_id,
     status_badge,
     text_block,
 )

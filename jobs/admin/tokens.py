@@ -20,7 +20,8 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 from jobs import actors
 from jobs.actors import Actor
 from jobs.admin.base import deny_permission
-from jobs.admin.formatting import badge, change_url, column, computed_column, format_relative_time, isolate_text
+from jobs.admin.columns import change_url, column, computed_column
+from jobs.admin.formatting import badge, format_relative_time, isolate_text
 from jobs.admin.forms import text_field, validate_with
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin
 from jobs.admin.screens import APP

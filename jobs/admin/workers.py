@@ -17,17 +17,15 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs.admin.base import ReadOnlyAdmin
+from jobs.admin.columns import column, computed_column, link
 from jobs.admin.filters import ChoiceFilter, choice_filter
 from jobs.admin.formatting import (
     badge,
-    column,
-    computed_column,
     format_age,
     format_relative_time,
     format_rough_duration,
     isolate_text,
     json_block,
-    link,
 )
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
 from jobs.admin.screens import APP, latest_event_id

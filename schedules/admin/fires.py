@@ -20,17 +20,8 @@ from django.utils.translation import gettext_lazy
 
 from jobs.admin.alerts import Alert
 from jobs.admin.base import ReadOnlyAdmin
-from jobs.admin.formatting import (
-    column,
-    computed_column,
-    first_line,
-    format_first_line,
-    format_rough_duration,
-    link,
-    link_column,
-    list_url,
-    text_block,
-)
+from jobs.admin.columns import column, computed_column, link, link_column, list_url
+from jobs.admin.formatting import first_line, format_first_line, format_rough_duration, text_block
 from jobs.models import Job
 from jobs.models.job import STATUS_LABELS
 from jobs.states import Status

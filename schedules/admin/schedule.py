@@ -21,17 +21,14 @@ from django.views.decorators.http import require_http_methods
 
 from jobs import actors, clock, db
 from jobs.admin.base import can_view_payload, fieldset
+from jobs.admin.columns import column, computed_column, link, list_url
 from jobs.admin.filters import EnabledFilter, JobTypeFilter
 from jobs.admin.formatting import (
     badge,
-    column,
-    computed_column,
     first_line,
     format_relative_time,
     isolate_text,
     json_block,
-    link,
-    list_url,
     name_with_tenant,
     status_badge,
     text_block,

@@ -17,20 +17,9 @@ from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs.admin.alerts import Alert
 from jobs.admin.base import ReadOnlyAdmin, can_view_payload
+from jobs.admin.columns import column, computed_column, link, link_column, list_url, short_id
 from jobs.admin.filters import CreatedFilter, choice_filter
-from jobs.admin.formatting import (
-    badge,
-    column,
-    computed_column,
-    first_line,
-    format_relative_time,
-    json_bytes_block,
-    link,
-    link_column,
-    list_url,
-    short_id,
-    text_block,
-)
+from jobs.admin.formatting import badge, first_line, format_relative_time, json_bytes_block, text_block
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
 from jobs.models import Job, JobGroup
 from jobs.version import __version__

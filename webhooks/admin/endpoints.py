@@ -18,20 +18,9 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs import actors, clock, db
+from jobs.admin.columns import change_url, column, computed_column, link, list_url
 from jobs.admin.filters import EnabledFilter
-from jobs.admin.formatting import (
-    badge,
-    change_url,
-    column,
-    computed_column,
-    first_line,
-    format_relative_time,
-    isolate_text,
-    link,
-    list_url,
-    name_with_tenant,
-    text_block,
-)
+from jobs.admin.formatting import badge, first_line, format_relative_time, isolate_text, name_with_tenant, text_block
 from jobs.admin.forms import validate_with
 from jobs.admin.object_actions import ObjectAction, ServiceBackedAdmin, call_with_key
 from jobs.ids import min_id_at
