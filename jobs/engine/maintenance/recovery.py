@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
-from django.db.models import Q
+from django.db.models import Count, Q
 from django.db.models.functions import Now
 
 from jobs import db
@@ -65,10 +65,11 @@ class LeaseReaper:
         if self._skipped_round:  # suspend or SIGSTOP, and maybe of every worker: let them renew their leases first
             logger.warning("recovery did not run for %.0f s; it skips one round, so that leases can be renewed", gap)
             return 0
-        self._nothing_runs = not Job.objects.running().exists()
+        counts = Job.objects.running().aggregate(running=Count("pk"), expired=Count("pk", filter=_is_expired()))
+        self._nothing_runs = not counts["running"]
         if self._nothing_runs:
             return 0
-        expired = list(_expired_jobs()[: BATCH_SIZE * 50])
+        expired = list(_expired_jobs()[: BATCH_SIZE * 50]) if counts["expired"] else []
         if db.clock_may_jump():
             expired = [job for job in expired if self._is_surely_expired(job, now)]
         self._first_seen = {pk: seen for pk, seen in self._first_seen.items() if now - seen.since < SEEN_RETENTION_SEC}
@@ -130,9 +131,12 @@ def decide_retry_delay(job: Job, cause: Cause) -> float | None:
     )
 
 
+def _is_expired() -> Q:
+    return Q(lease_expires_at__lt=Now() - timedelta(seconds=conf.GRACE_SEC))
+
+
 def _expired_jobs() -> JobQuerySet:
-    latest = Now() - timedelta(seconds=conf.GRACE_SEC)
-    return Job.objects.running().filter(lease_expires_at__lt=latest)
+    return Job.objects.running().filter(_is_expired())
 
 
 def _end_jobs(jobs: Sequence[Job], still: Callable[[], JobQuerySet], cause: Cause, error: str) -> int:
