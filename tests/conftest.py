@@ -9,7 +9,9 @@ import random
 import secrets
 import signal
 import threading
+from collections import defaultdict
 from collections.abc import Generator, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -47,24 +49,29 @@ def pytest_report_header() -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Begin each worker's share with tests that wait for processes: at the end they would wait alone.
 
-    A worker gets a share of consecutive tests, and takes from another's end when it has finished its own.
+    A worker gets a share of consecutive tests, and takes from another's end when it has finished its own. Tests that
+    use one wheel, one browser or one module's fixtures stay together.
     """
-    yield  # to pytest-django, which puts tests without a transaction of their own last
-    shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    waiting = [item for item in items if _waits_for_processes(item)]
-    others = [item for item in items if not _waits_for_processes(item)]
-    size, ordered = -(-len(items) // shares), []
-    for share in range(shares):
-        first = waiting[share::shares]
-        ordered += first + others[: size - len(first)]
-        del others[: size - len(first)]
-    items[:] = ordered + others
+    yield  # to pytest-django, which puts tests that commit last
+    shares: list[list[pytest.Item]] = [[] for _ in range(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))]
+    waiting: dict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if key := _waiting_group(item):
+            waiting[key].append(item)
+    for group in sorted(waiting.values(), key=len, reverse=True):
+        min(shares, key=len).extend(group)
+    others = iter([item for item in items if not _waiting_group(item)])
+    size = -(-len(items) // len(shares))
+    items[:] = [item for share in shares for item in (*share, *islice(others, max(size - len(share), 0)))]
 
 
-def _waits_for_processes(item: pytest.Item) -> bool:
+def _waiting_group(item: pytest.Item) -> Path | None:
+    """Return the directory or module that a test shares processes with, or None if it waits for none."""
+    if item.path.parent.name in ("packaging", "browser"):
+        return item.path.parent
     mark = item.get_closest_marker("django_db")
-    has_commits = mark is not None and mark.kwargs.get("transaction", False)
-    return has_commits or "transactional_db" in getattr(item, "fixturenames", ()) or "packaging" in item.path.parts
+    commits = mark is not None and mark.kwargs.get("transaction", False)
+    return item.path if commits or "transactional_db" in getattr(item, "fixturenames", ()) else None
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
