@@ -31,7 +31,7 @@ REASON_LENGTH = validation.REASON_LENGTH
 KEY_BATCH_SIZE = 500
 FACT_COLUMNS = facts.FACT_COLUMNS  # the columns that `get_facts_by_id` reads
 get_facts, get_facts_by_id = facts.gather_facts, facts.gather_facts_by_id  # they decide which actions can be applied
-insert_specs = insert_jobs  # for jobs whose fields are validated
+insert_specs = insert_jobs  # of validated jobs without idempotency keys, in the caller's transaction
 
 
 class SubmitResult(NamedTuple):
