@@ -280,9 +280,7 @@ def execute(connection: Any, sql: str, params: Any) -> list[Any]:
 
 def execute_together(connection: Any, *statements: Statement) -> list[list[Any]]:
     """Run statements in one round trip and one commit. Return the rows of each; raise the first error that occurred."""
-    from psycopg import Pipeline
-
-    if connection.queries_logged or connection.execute_wrappers or not Pipeline.is_supported():
+    if connection.queries_logged or connection.execute_wrappers or not _has_pipelines():
         with transaction.atomic(using=connection.alias):
             return [execute(connection, *statement) for statement in statements]
     raw = _get_driver_connection(connection)
@@ -297,18 +295,35 @@ def to_array(values: Iterable[UUID | int]) -> str:
     return f"{{{','.join(map(str, values))}}}"
 
 
+def to_text_array(values: Iterable[str]) -> str:
+    """Format an array of texts, each quoted."""
+    quoted = ['"' + value.replace("\\", r"\\").replace('"', r"\"") + '"' for value in values]
+    return f"{{{','.join(quoted)}}}"
+
+
 def _execute_prepared(raw: Any, sql: str, params: Any, *, index: int = 0) -> Any:
     """Execute a statement with the connection's cursor for this index of a pipeline; a new one costs 6 % of a turn.
 
     The placeholders are the server's own ($1): the driver would search a long statement for ours every time.
     """
-    from psycopg import RawCursor
-
     text, names = _number_placeholders(sql)
     values = params if params is None else [params[name] for name in names] if names else list(params)
     cursors = raw.__dict__.setdefault("jobs_cursors", {})
-    cursor = cursors.get(index) or cursors.setdefault(index, RawCursor(raw))
+    cursor = cursors.get(index) or cursors.setdefault(index, _create_cursor(raw))
     return cursor.execute(text, values, prepare=raw.jobs_prepare)
+
+
+def _create_cursor(raw: Any) -> Any:
+    from psycopg import RawCursor
+
+    return RawCursor(raw)
+
+
+@cache
+def _has_pipelines() -> bool:
+    from psycopg import Pipeline
+
+    return Pipeline.is_supported()
 
 
 @cache

@@ -16,7 +16,7 @@ from jobs.engine import groups, selection
 from jobs.engine.maintenance import deadlines
 from jobs.engine.selection import SelectionRound, limits
 from jobs.engine.sql.candidates import Filter, find_across_flows
-from jobs.engine.sql.claim import Claim, LeaseRequest, ServedParams, claim_chosen, claim_next
+from jobs.engine.sql.claim import Claim, LeaseRequest, build_served_params, claim_chosen, claim_next
 from jobs.models import Job
 
 __all__ = ["Claim", "Claimer", "ServedJobs", "has_unserved_jobs", "round_to_batch_size"]
@@ -56,8 +56,7 @@ class Claimer:
     def set_served_jobs(self, served_jobs: ServedJobs) -> None:
         """Claim these jobs from now on."""
         self.served_jobs = served_jobs
-        resources = None if served_jobs.resources is None else list(served_jobs.resources)
-        self.served_params = ServedParams(list(served_jobs.types), resources, served_jobs.tenant)
+        self.served_params = build_served_params(served_jobs.types, served_jobs.resources, served_jobs.tenant)
         self._may_be_plain = bool(served_jobs.types) and not served_jobs.skip_unserved and selection.is_plain()
 
     @property

@@ -65,7 +65,11 @@ class LeaseReaper:
         if self._skipped_round:  # suspend or SIGSTOP, and maybe of every worker: let them renew their leases first
             logger.warning("recovery did not run for %.0f s; it skips one round, so that leases can be renewed", gap)
             return 0
-        counts = Job.objects.running().aggregate(running=Count("pk"), expired=Count("pk", filter=_is_expired()))
+        counts = Job.objects.running().aggregate(
+            running=Count("pk"),
+            expired=Count("pk", filter=_is_expired()),
+            remote=Count("pk", filter=Q(remote=True)),
+        )
         self._nothing_runs = not counts["running"]
         if self._nothing_runs:
             return 0
@@ -73,7 +77,7 @@ class LeaseReaper:
         if db.clock_may_jump():
             expired = [job for job in expired if self._is_surely_expired(job, now)]
         self._first_seen = {pk: seen for pk, seen in self._first_seen.items() if now - seen.since < SEEN_RETENTION_SEC}
-        overdue_count = end_overdue_jobs(starts.find_overdue_jobs())
+        overdue_count = end_overdue_jobs(starts.find_overdue_jobs()) if counts["remote"] else 0
         return overdue_count + _end_jobs(expired, _expired_jobs, Cause.LEASE_EXPIRED, LEASE_EXPIRED_REASON)
 
     def _is_surely_expired(self, job: Job, now: float) -> bool:

@@ -17,7 +17,7 @@ from uuid import UUID, uuid4
 from django.utils import timezone
 
 from jobs import db
-from jobs.db import NOW, Statement, execute, to_array
+from jobs.db import NOW, Statement, execute, to_array, to_text_array
 from jobs.engine.sql import to_stored, to_uuid
 from jobs.engine.sql.columns import CLAIM_COLUMNS
 from jobs.process_identity import read_beat_clock
@@ -57,11 +57,17 @@ class LeaseRequest(NamedTuple):
 
 
 class ServedParams(NamedTuple):
-    """The jobs that a worker serves, as parameters. None: every resource, every tenant."""
+    """The jobs that a worker serves, lists in the database's notation. None: every resource, every tenant."""
 
-    types: list[str]
-    resources: list[str] | None
+    types: str
+    resources: str | None
     tenant: str | None
+
+
+def build_served_params(types: Sequence[str], resources: Sequence[str] | None, tenant: str | None) -> ServedParams:
+    """Format the lists once: the driver would format them for every claim, which costs 4 % of the loop's CPU."""
+    format_list = json.dumps if db.is_sqlite() else to_text_array
+    return ServedParams(format_list(types), None if resources is None else format_list(resources), tenant)
 
 
 def claim_next(
@@ -241,10 +247,8 @@ _SQLITE_ARTIFACTS = """
 
 
 def _pick_next_on_sqlite(connection: Any, served: ServedParams, limit: int, limits_locked: bool) -> Statement:
-    types = json.dumps(served.types)
-    resources = None if served.resources is None else json.dumps(served.resources)
     now = to_stored(connection, timezone.now())
-    wanted = [types, resources, resources, served.tenant, served.tenant, now]
+    wanted = [served.types, served.resources, served.resources, served.tenant, served.tenant, now]
     return _SQLITE_PICK_NEXT, [*wanted, limits_locked, limit]
 
 

@@ -43,7 +43,7 @@ logger = logging.getLogger("jobs.engine.worker")
 CAPTURED_LOGGERS = (logging.getLogger(), logging.getLogger("jobs.run"))
 BATCH_WINDOW_SEC = 0.002  # how long the first result of a batch waits for others
 BACKLOG_SEC = 0.001  # how soon to check again on jobs that wait for a thread
-CHANGE_POLL_SEC = 0.045  # how often to ask SQLite whether another connection has committed
+CHANGE_POLL_SEC = 0.05  # how often to ask SQLite whether another connection has committed
 
 
 class Wakeup(Enum):
