@@ -66,18 +66,16 @@ class Command(base.CliCommand):
         params |= handler.signature.coerce_text(pairs)
         fields = {"job_type": options["job_type"], "params": params, **_parse_fields(options)}
         job, _created = job_services.submit(fields, actor=base.current_actor(), reason=options["reason"] or "")
-        self.stdout.write(str(job.pk))
-        self.stdout.flush()
-        if options["wait"]:
-            self._wait(job.pk)
-
-    def _wait(self, job_id: UUID) -> None:
         progress = Progress(self.stderr)
-        try:
-            job = wait_until_finished(job_id, progress.show)
+        try:  # the caller knows the id from here on, and Ctrl-C must not say less
+            self.stdout.write(str(job.pk))
+            self.stdout.flush()
+            if not options["wait"]:
+                return
+            job = wait_until_finished(job.pk, progress.show)
         except KeyboardInterrupt:
             progress.close()
-            message = _("Stopped waiting; job %s continues.") % job_id
+            message = _("Stopped waiting; job %s continues.") % job.pk
             raise CommandError(message, returncode=base.INTERRUPTED) from None
         progress.close()
         exit_code = get_exit_code(job)
