@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from jobs.conf import PRESETS, Conf
-from jobs.conf.rules import NotAccepted, Rule
+from jobs.conf.rules import InvalidSetting, Rule
 
 NOTICE = "<!-- Generated from {} by docs/generate.py: edit there, then `make docs`. -->"
 GROUPS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks", "jobscheduler")
@@ -121,7 +121,7 @@ def _describe_rule(rule: Rule) -> str:
     """Describe what a rule accepts, in the words of its error."""
     try:
         rule.accept(object())
-    except NotAccepted as refusal:
+    except InvalidSetting as refusal:
         words = str(refusal).rpartition(", not ")[0].removeprefix("must be ")
         return f"{words}, or None" if rule.optional else words
     raise AssertionError("a rule that accepts anything")

@@ -68,6 +68,16 @@ def recreates_tables(connection: Any) -> bool:
     return bool(connection.vendor == "sqlite")
 
 
+def to_uuid(stored: Any) -> Any:
+    """Convert a UUID that a raw query returned: SQLite stores text."""
+    return stored if stored is None or isinstance(stored, UUID) else UUID(hex=stored)
+
+
+def to_stored_uuid(value: UUID) -> UUID | str:
+    """Convert a UUID to a parameter of a raw query."""
+    return value.hex if is_sqlite() else value
+
+
 def clock_may_jump() -> bool:
     """Return whether the database's clock is the host's, so that leases need a steady clock beside it."""
     return is_sqlite()

@@ -133,5 +133,5 @@ def _terminate(process: subprocess.Popen[str]) -> None:
             process.wait(STOP_GRACE_SEC)
 
 
-if read_settings(get_raw_settings())[0].SYSTEM_JOB_TYPES:  # the system checks report wrong settings
+if read_settings(get_raw_settings()).conf.SYSTEM_JOB_TYPES:  # the system checks report wrong settings
     job("system.command")(command)

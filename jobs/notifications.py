@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 from jobs import db
-from jobs.outages import Outage, close_connection
+from jobs.outages import OutageGuard, close_connection
 
 logger = logging.getLogger("jobs.engine.notifications")
 
@@ -46,11 +46,11 @@ class Listener(threading.Thread):
         self.on_stop = on_stop
         self.is_listening = False
         self._end = threading.Event()
-        self._outage = Outage(logger, "notifications", self._end, is_listener=True)
+        self._outage = OutageGuard(logger, "notifications", self._end, is_listener=True)
 
     @staticmethod
     def can_listen() -> bool:
-        """Tell whether the database has notifications, and no pooler is in between."""
+        """Return whether the database has notifications, and no pooler is in between."""
         connection = db.connection()
         pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)
         return db.has_server(connection) and not pooled

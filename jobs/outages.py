@@ -24,7 +24,7 @@ ROLLED_BACK_SQLSTATES = {"40001", "40P01", "55P03"}  # serialization failure, de
 RAISED_BY_TRIGGER = "P0001"  # PL/pgSQL's RAISE EXCEPTION
 
 
-class Outage:
+class OutageGuard:
     """Lets one thread survive database errors, with exponential backoff.
 
     The threads of a process log one outage together: a line when the first of them has failed twice, and one when the
@@ -90,7 +90,7 @@ class Outage:
 
     @property
     def is_active(self) -> bool:
-        """Tell whether the last turn failed."""
+        """Return whether the last turn failed."""
         return self.failures > 0
 
     def mark_active(self) -> None:
@@ -122,11 +122,11 @@ class OutageLog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._failing: set[Outage] = set()
+        self._failing: set[OutageGuard] = set()
         self._since = 0.0
         self.recovered_at = 0.0  # when a thread last recovered
 
-    def record_failure(self, outage: Outage, error: Exception) -> None:
+    def record_failure(self, outage: OutageGuard, error: Exception) -> None:
         """Add a thread; log the outage if it is the first."""
         with self._lock:
             first, self._failing = not self._failing, self._failing | {outage}
@@ -135,17 +135,18 @@ class OutageLog:
                 reason = str(error).strip().splitlines() or [type(error).__name__]
                 outage.logger.warning("%s: the database cannot be reached (%s); trying again", outage.name, reason[0])
 
-    def record_recovery(self, outage: Outage) -> None:
+    def record_recovery(self, outage: OutageGuard) -> None:
         """Remove a thread; log the recovery if it was the last."""
         with self._lock:
             self.recovered_at = time.monotonic()
             last, self._failing = self._failing == {outage}, self._failing - {outage}
             if last:
-                outage.logger.warning("the database is back after %.1f s", time.monotonic() - self._since)
+                down_sec = time.monotonic() - self._since
+                outage.logger.warning("%s: the database is back after %.1f s", outage.name, down_sec)
 
 
 _outage_log = OutageLog()
-_active_turns: dict[Outage, tuple[float, Any]] = {}
+_active_turns: dict[OutageGuard, tuple[float, Any]] = {}
 
 
 def break_hung_connections(seconds: float) -> None:
@@ -167,12 +168,12 @@ def break_hung_connections(seconds: float) -> None:
 
 
 def is_rolled_back(error: BaseException) -> bool:
-    """Tell whether the database rolled the transaction back for another one: repeat it; this is no outage."""
+    """Return whether the database rolled the transaction back for another one: repeat it; this is no outage."""
     return _sqlstate(error) in ROLLED_BACK_SQLSTATES
 
 
 def is_rejection(error: BaseException) -> bool:
-    """Tell whether the database rejects the written values, now and later. A missing column, say, is no rejection."""
+    """Return whether the database rejects the written values, now and later. A missing column, say, is no rejection."""
     return isinstance(error, IntegrityError | DataError) or _sqlstate(error) == RAISED_BY_TRIGGER
 
 

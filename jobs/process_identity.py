@@ -77,7 +77,7 @@ class ProcessIdentity:
 
 
 def is_remote(owner: str) -> bool:
-    """Tell whether a remote worker has the lease. Remote workers choose their names, so nothing is parsed from them."""
+    """Return whether a remote worker has the lease. It chooses its own name, so nothing is parsed from that."""
     return _REMOTE_OWNER.match(owner) is not None
 
 
@@ -105,10 +105,10 @@ def beat_fields() -> dict[str, str]:
 
 def seconds_since_beat(clock: str | None) -> float | None:
     """Return the seconds since this `beat_clock` was read, or None if another host or boot read it."""
-    boot, _, then = (clock or "").partition("/")
+    boot, _, beat_sec = (clock or "").partition("/")
     if not boot or boot != read_boot_id():
         return None
-    return time.clock_gettime(time.CLOCK_MONOTONIC) - float(then)
+    return time.clock_gettime(time.CLOCK_MONOTONIC) - float(beat_sec)
 
 
 def _read_pid_namespace() -> str:

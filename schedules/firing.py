@@ -96,7 +96,7 @@ def _plan_or_disable(schedule: Schedule, now: datetime) -> FirePlan | None:
         return plan_fires(schedule, now)
     except Exception as error:
         is_expected = isinstance(error, INVALID_SCHEDULE_ERRORS)
-        message = "schedule %s (%s) is broken and was disabled: %s"
+        message = "schedule %s (%s) is invalid and was disabled: %s"
         logger.error(message, schedule.name, schedule.pk, error, exc_info=not is_expected)
         text = f"cron {error}" if isinstance(error, CronError) else str(error) or type(error).__name__
         rows = Schedule.objects.filter(pk=schedule.pk, next_fire_at=schedule.next_fire_at)

@@ -5,11 +5,6 @@ While a circuit is open, deliveries wait; an attempt that was not made is not co
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
-
-from django.db.models.functions import Now
-
 from jobs.conf import conf
 
 FAILURE_THRESHOLD = 5  # consecutive failures
@@ -30,8 +25,3 @@ def pause_sec(failures: int) -> float:
 def backoff_sec(failed: int) -> float:
     """Return how long a delivery waits after its n-th failed attempt."""
     return min(conf.WEBHOOK_BACKOFF_SEC * 2 ** min(failed - 1, 30), MAX_BACKOFF_SEC)
-
-
-def from_now(seconds: float) -> Any:
-    """Return the database expression for a time in the future."""
-    return Now() + timedelta(seconds=seconds)

@@ -18,6 +18,7 @@ from django.db.models.functions import Coalesce, Now
 
 from jobs import db
 from jobs.conf import conf
+from jobs.models.expressions import from_now
 from jobs.validation.sanitize import sanitize_text
 from webhooks import circuit_breaker, secrets, subscriptions
 from webhooks.fanout import DISABLED
@@ -74,7 +75,7 @@ def claim_due(limit: int) -> list[ClaimedDelivery]:
             claimed += endpoint.select_due(connection, limit - len(claimed), in_flight, token)
         if claimed:
             leased = WebhookDelivery.objects.filter(pk__in=[delivery.id for delivery in claimed])
-            leased.update(lease_token=token, lease_expires_at=circuit_breaker.from_now(LEASE_SEC))
+            leased.update(lease_token=token, lease_expires_at=from_now(LEASE_SEC))
     return claimed
 
 
@@ -82,7 +83,7 @@ def renew_leases(claimed: Collection[ClaimedDelivery]) -> None:
     """Extend the leases of deliveries in flight. A lease that was lost stays lost."""
     ids, tokens = [delivery.id for delivery in claimed], {delivery.token for delivery in claimed}
     leased = WebhookDelivery.objects.filter(pk__in=ids, lease_token__in=tokens)
-    leased.update(lease_expires_at=circuit_breaker.from_now(LEASE_SEC))
+    leased.update(lease_expires_at=from_now(LEASE_SEC))
 
 
 def record_results(results: Sequence[AttemptResult]) -> None:
@@ -142,7 +143,7 @@ class _Endpoint(NamedTuple):
             rows = self._fetch_due(connection, "ORDER BY d.next_try_at", capacity)
         keys = self.decrypt_keys() if rows else None
         return [
-            ClaimedDelivery(as_uuid(pk), token, as_uuid(self.key), self.url, bytes(body or b""), keys, failed)
+            ClaimedDelivery(db.to_uuid(pk), token, db.to_uuid(self.key), self.url, bytes(body or b""), keys, failed)
             for pk, failed, body in rows
         ]
 
@@ -156,7 +157,7 @@ class _Endpoint(NamedTuple):
         """Return the keys to sign with; None if a secret cannot be decrypted."""
         tokens = [self.secret, *([self.old_secret] if self.old_secret and self.uses_old_secret else [])]
         try:
-            return tuple(secrets.decrypt_secret(bytes(token), as_uuid(self.key)) for token in tokens)
+            return tuple(secrets.decrypt_secret(bytes(token), db.to_uuid(self.key)) for token in tokens)
         except secrets.UndecryptableSecret:
             return None
 
@@ -175,7 +176,7 @@ def _endpoints_with_capacity(connection: Any, limit: int) -> list[tuple[_Endpoin
     )
     in_flight_rows = leased.filter(lease_expires_at__gt=Now()).order_by().values_list("endpoint_id")
     count_of = dict(in_flight_rows.annotate(Count("pk")))
-    counted = [(endpoint, count_of.get(as_uuid(endpoint.key), 0)) for endpoint in endpoints]
+    counted = [(endpoint, count_of.get(db.to_uuid(endpoint.key), 0)) for endpoint in endpoints]
     return [(endpoint, in_flight) for endpoint, in_flight in counted if in_flight < MAX_CONCURRENT]
 
 
@@ -234,11 +235,6 @@ def _fetch(connection: Any, sql: str, params: Sequence[Any]) -> list[Any]:
         return list(cursor.fetchall())
 
 
-def as_uuid(stored: UUID | str) -> UUID:
-    """Return a UUID for a value of either database; SQLite stores text."""
-    return stored if isinstance(stored, UUID) else UUID(hex=stored)
-
-
 @dataclass(frozen=True)
 class Health:
     """The state of an endpoint's circuit after results."""
@@ -262,7 +258,7 @@ class Health:
         failing_since = Now() if self.is_closed else Coalesce("failing_since", Now())
         fields: dict[str, Any] = {"failures": self.failures, "failing_since": failing_since if self.failures else None}
         if self.pause_sec:
-            fields["open_until"] = circuit_breaker.from_now(self.pause_sec)
+            fields["open_until"] = from_now(self.pause_sec)
         elif self.is_closed:
             fields["open_until"] = None
         return fields
@@ -323,7 +319,7 @@ def _record_deliveries(results: Sequence[AttemptResult], enabled: Collection[UUI
             changes = {"status": DeliveryStatus.FAILED, "next_try_at": None}
         else:
             wait_sec = max(circuit_breaker.backoff_sec(failed + 1), retry_after_sec or 0.0)
-            changes = {"next_try_at": circuit_breaker.from_now(wait_sec)}
+            changes = {"next_try_at": from_now(wait_sec)}
         WebhookDelivery.objects.filter(pk__in=ids).update(
             attempts=F("attempts") + 1,
             lease_token=None,

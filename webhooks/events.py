@@ -19,24 +19,24 @@ EVENTS = (QUEUED, STARTED, COMPLETED, FAILED, SKIPPED, CANCELLED, PAUSED, RESUME
 PATTERNS = (*EVENTS, "job.*", "*")
 
 
-class Transition(NamedTuple):
+class EventKey(NamedTuple):
     """The kind and the new status of a row of the job event table."""
 
     kind: str
     to_status: Status
 
 
-EVENT_OF: dict[Transition, str] = {
-    Transition(EventKind.SUBMITTED, Status.QUEUED): QUEUED,
-    Transition(EventKind.RELEASED, Status.QUEUED): QUEUED,
-    Transition(EventKind.HANDED_BACK, Status.QUEUED): QUEUED,
-    Transition(EventKind.RUNNING, Status.RUNNING): STARTED,
-    Transition(EventKind.COMPLETED, Status.COMPLETED): COMPLETED,
-    Transition(EventKind.FAILED, Status.FAILED): FAILED,
-    Transition(EventKind.SKIPPED, Status.SKIPPED): SKIPPED,
-    Transition(EventKind.CANCELLED, Status.CANCELLED): CANCELLED,
-    Transition(EventKind.PAUSED, Status.PAUSED): PAUSED,
-    Transition(EventKind.RESUMED, Status.QUEUED): RESUMED,
+EVENT_OF: dict[EventKey, str] = {
+    EventKey(EventKind.SUBMITTED, Status.QUEUED): QUEUED,
+    EventKey(EventKind.RELEASED, Status.QUEUED): QUEUED,
+    EventKey(EventKind.HANDED_BACK, Status.QUEUED): QUEUED,
+    EventKey(EventKind.RUNNING, Status.RUNNING): STARTED,
+    EventKey(EventKind.COMPLETED, Status.COMPLETED): COMPLETED,
+    EventKey(EventKind.FAILED, Status.FAILED): FAILED,
+    EventKey(EventKind.SKIPPED, Status.SKIPPED): SKIPPED,
+    EventKey(EventKind.CANCELLED, Status.CANCELLED): CANCELLED,
+    EventKey(EventKind.PAUSED, Status.PAUSED): PAUSED,
+    EventKey(EventKind.RESUMED, Status.QUEUED): RESUMED,
 }
 STATUS_OF = {event: transition.to_status for transition, event in EVENT_OF.items()}
 

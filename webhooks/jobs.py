@@ -90,5 +90,5 @@ def send_request(
     raise NoRetry(message)
 
 
-if read_settings(get_raw_settings())[0].SYSTEM_JOB_TYPES:
+if read_settings(get_raw_settings()).conf.SYSTEM_JOB_TYPES:
     job("system.http")(send_request)

@@ -19,7 +19,7 @@ from django.db import DatabaseError
 from jobs import db
 from jobs.conf import conf
 from jobs.db import set_short_timeouts
-from jobs.outages import Outage
+from jobs.outages import OutageGuard
 from jobs.signals import events_committed
 from webhooks import attempt, deliveries, fanout
 from webhooks.models import WebhookEndpoint, WebhookMessage
@@ -52,7 +52,7 @@ class Sender(threading.Thread):
         self._unrecorded: list[deliveries.AttemptResult] = []
         self._in_flight: dict[UUID, deliveries.ClaimedDelivery] = {}
         self._end = threading.Event()
-        self._outage = Outage(logger, "webhooks", self._end)
+        self._outage = OutageGuard(logger, "webhooks", self._end)
         self._polled_at = self._next_poll_at = self._renewed_at = 0.0  # by the monotonic clock, as all times here
         self._fan_out_at = 0.0
         self._events_committed_at = 0.0

@@ -59,7 +59,7 @@ def find_alerts(
 ) -> Iterator[Alert]:
     """Yield what needs attention; `hour` and `day` count how jobs ended in that time."""
     jobs_url = list_url(site, Job)
-    for problem in read_settings(get_raw_settings())[1][:3]:
+    for problem in read_settings(get_raw_settings()).problems[:3]:
         yield Alert(str(problem))
     if missing := _known_migrations() - _applied_migrations():
         names = ", ".join(sorted(f"{app} {name}" for app, name in missing)[:3])

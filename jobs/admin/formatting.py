@@ -51,7 +51,7 @@ def name_with_tenant(name: str, tenant: str) -> SafeString:
 
 def format_reason(job: Job) -> str:
     """Return the reason of the job's status."""
-    # The default reason of a pause speaks of an interruption, which is wrong for a job that never started.
+    # The default reason of a pause mentions an interruption, which is wrong for a job that never started.
     if job.status_reason == DEFAULT_PAUSE_REASON and job.dispatched_at is None:
         return _("paused before it started")
     return job.status_reason

@@ -67,10 +67,10 @@ def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str
     """Return the context of a job's page, with at most the last ROWS_SHOWN events and log lines."""
     now, payload, facts = timezone.now(), can_view_payload(request), job_services.get_facts(job)
     run: JobRun | None = getattr(job, "run", None)
-    outlook = explain(job.pk) if not job.is_terminal and job.status != Status.RUNNING else None
+    explanation = explain(job.pk) if not job.is_terminal and job.status != Status.RUNNING else None
     can_edit = refusal("update", facts) is None and request.user.has_perm(f"{screens.APP}.change_job")
     can_clone = request.user.has_perm(f"{screens.APP}.add_job")
-    reasons = outlook.reasons if outlook else []
+    reasons = explanation.reasons if explanation else []
     allowed = allowed_actions(facts)
     available_actions = [
         action
@@ -85,13 +85,13 @@ def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str
         "buttons": [(action, admin.action_url(job, action.name)) for action in available_actions],
         "clone_url": screens.screen_url(admin.admin_site, "clone", job.pk) if can_clone else "",
         "edit_url": screens.screen_url(admin.admin_site, "edit", job.pk) if can_edit else "",
-        "outlook": outlook,
+        "explanation": explanation,
         "blockers": [(reason.message, link(admin.admin_site, Job, reason.blocking_job_id)) for reason in reasons],
         "facts": [fact for fact in _list_facts(admin, job, run, now) if fact[1] not in (None, "")],
         "percent": None if job.progress is None else round(job.progress * 100),
         "progress_message": first_line(job.progress_message, 500),
         "stop_note": _stop_note(job),
-        "steps": build_timeline(job, events[::-1], outlook, now),
+        "steps": build_timeline(job, events[::-1], explanation, now),
         "has_more_events": len(events) == ROWS_SHOWN,
         "events_url": _list_of_job_url(admin, JobEvent, job),
         "params": truncate_text(format_json(job.params)) if payload else "",
@@ -215,14 +215,14 @@ class TimelineStep:
 
 
 def build_timeline(
-    job: Job, events: Sequence[JobEvent], outlook: Explanation | None, now: datetime
+    job: Job, events: Sequence[JobEvent], explanation: Explanation | None, now: datetime
 ) -> list[TimelineStep]:
     """Return the steps of the job's timeline: `events`, oldest first, then expected times."""
     steps = []
     for event in events:
         icon = ICONS[Status(event.kind)] if event.kind in set(Status) else "·"
         actor = f"{event.get_actor_kind_display()} {event.actor_name}".strip()
-        # The default reason speaks of an interruption, which is wrong for a job that was not running.
+        # The default reason mentions an interruption, which is wrong for a job that was not running.
         is_default = event.reason == DEFAULT_PAUSE_REASON and event.from_status != Status.RUNNING
         reason = "" if is_default else first_line(event.reason, 500)
         steps.append(TimelineStep(EVENT_LABELS.get(event.kind, event.kind), event.at, icon, actor, reason))
@@ -234,8 +234,10 @@ def build_timeline(
         steps[-1].lasted = max(now - steps[-1].at, timedelta(0))
     if job.not_before is not None and job.not_before > now and job.status == Status.QUEUED:
         steps.append(TimelineStep(gettext_lazy("Due"), job.not_before, is_future=True))
-    if outlook is not None and outlook.predicted_start_at is not None:
-        steps.append(TimelineStep(gettext_lazy("Running, as it looks now"), outlook.predicted_start_at, is_future=True))
+    if explanation is not None and explanation.predicted_start_at is not None:
+        steps.append(
+            TimelineStep(gettext_lazy("Running, as it looks now"), explanation.predicted_start_at, is_future=True)
+        )
     if job.deadline_at is not None and job.deadline_at > now and job.dispatched_at is None:
         steps.append(TimelineStep(gettext_lazy("Too late to start"), job.deadline_at, is_future=True))
     return steps
@@ -262,10 +264,10 @@ CHAIN_SQL = f"""
 
 def load_retry_chain(admin: ActionAdmin, job: Job, now: datetime) -> list[dict[str, Any]]:
     """Return all attempts, the first one first; [] if there is only one."""
-    key: Any = job.pk.hex if db.is_sqlite() else job.pk
+    key = db.to_stored_uuid(job.pk)
     with db.connection().cursor() as cursor:
         cursor.execute(CHAIN_SQL, [key, key])
-        ids = [row[0] for row in cursor.fetchall()]
+        ids = [attempt_id for (attempt_id,) in cursor.fetchall()]
     if len(ids) < 2:
         return []
     columns = ("job_type", "status", "attempt", "status_reason", "created_at")

@@ -101,17 +101,17 @@ class JobAdmin(JobActionAdmin):
     shown_target = column(_("target"), "target", lambda key: None if key is None else isolate_text(first_line(key, 60)))
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        """Set `brief_params`, `why` (it waits) and `is_rescued` (a retry of a job whose worker died)."""
+        """Set `brief_params`, `why` (it waits) and `is_recovery_retry` (a retry of a job whose worker died)."""
         jobs = list(rows)
         params = _load_params(jobs) if can_view_payload(request) else {}
         retried = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
         lost = Job.objects.filter(pk__in=retried, status_reason__in=(LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON))
         lost_ids = set(lost.order_by().values_list("pk", flat=True))
-        whys = explain.explain_briefly(jobs)
+        wait_reasons = explain.explain_briefly(jobs)
         for job in jobs:
-            job.is_rescued = job.retry_of_id in lost_ids
+            job.is_recovery_retry = job.retry_of_id in lost_ids
             job.brief_params = params.get(job.pk, "")
-            job.why = whys.get(job.pk, "")
+            job.why = wait_reasons.get(job.pk, "")
 
     def list_version(self) -> str:
         return screens.latest_event_id()
@@ -236,7 +236,7 @@ def _load_params(jobs: list[Job]) -> dict[UUID, str]:
 def _list_badges(job: Job) -> list[str]:
     badges = (
         (_now("stuck"), job.lease_expires_at is not None and job.lease_expires_at < timezone.now()),
-        (_now("rescued"), getattr(job, "is_rescued", False)),
+        (_now("rescued"), getattr(job, "is_recovery_retry", False)),
         (_now("blocks its target"), job.blocks_target),
         (_now("asked to stop"), job.cancel_requested and not job.is_terminal),
         (_now("resolved"), job.resolved_at is not None),

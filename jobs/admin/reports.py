@@ -38,9 +38,9 @@ def audit(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     top = min(_parse_number(request.GET.get("before", "")) or newest + 1, newest + 1)
     bottom = max(top - EVENTS_READ, 0)
     # A value that is none of the choices is ignored.
-    who, verb = request.GET.get("who", ""), request.GET.get("verb", "")
+    actor_kind, verb = request.GET.get("who", ""), request.GET.get("verb", "")
     rows = JobEvent.objects.filter(pk__lt=top, pk__gte=bottom)
-    rows = rows.filter(actor_kind__in=[who] if who in OPERATOR_KINDS else list(map(str, OPERATOR_KINDS)))
+    rows = rows.filter(actor_kind__in=[actor_kind] if actor_kind in OPERATOR_KINDS else list(map(str, OPERATOR_KINDS)))
     if verb in set(EventKind):
         rows = rows.filter(kind=verb)
     if name := request.GET.get("name", "").replace("\0", "")[:200]:

@@ -127,9 +127,9 @@ def _apply_action(service: Any, request: ApiRequest, group_id: str, body: VerbIn
 
 
 def _serialize_group(row: JobGroup, principal: Principal) -> dict[str, Any]:
-    tails = select_job_relations(groups.get_latest_attempts(row.pk))[:MAX_SHOWN_JOBS]
+    latest_attempts = select_job_relations(groups.get_latest_attempts(row.pk))[:MAX_SHOWN_JOBS]
     document = serializers.serialize_group(row, _merge_dispatching(groups.count_progress([row.pk])[row.pk]))
-    return {**document, "jobs": serialize_jobs(tails, principal)}
+    return {**document, "jobs": serialize_jobs(latest_attempts, principal)}
 
 
 def _merge_dispatching(progress: dict[str, Any]) -> dict[str, Any]:

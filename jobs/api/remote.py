@@ -349,10 +349,12 @@ def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, JsonBody()])
     denial has the time of the next request, and stays the same until then."""
     values = body.given_fields()
     tenant = request.auth.resolve_tenant(values.pop("tenant", None))
-    verdict = remote.request_admission(values, _get_token_id(request), tenant=tenant)
-    if isinstance(verdict, Denied):
-        return json_response({"approved": False, "reason": verdict.reason, "retry_after_sec": verdict.retry_after_sec})
-    lease = {"lease_id": str(verdict.lease_id), "lease_expires_at": format_time(verdict.expires_at)}
+    decision = remote.request_admission(values, _get_token_id(request), tenant=tenant)
+    if isinstance(decision, Denied):
+        return json_response(
+            {"approved": False, "reason": decision.reason, "retry_after_sec": decision.retry_after_sec}
+        )
+    lease = {"lease_id": str(decision.lease_id), "lease_expires_at": format_time(decision.expires_at)}
     return json_response({"approved": True, **lease})
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from datetime import date
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
@@ -20,7 +20,7 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from jobs.conf import rules as rules
-from jobs.conf.rules import NotAccepted, Rule
+from jobs.conf.rules import InvalidSetting, Rule
 
 NAME = "JOBSCHEDULER"
 PRESETS: Mapping[str, Mapping[str, float]] = {
@@ -84,15 +84,17 @@ class LimitSettings:
 def _parse_limits(raw: Mapping[Any, Any]) -> LimitSettings:
     for scope in raw:
         if scope != "global" and scope not in KEYED_SCOPES:
-            raise NotAccepted(f"knows the scopes global, {', '.join(KEYED_SCOPES)}, not {rules.describe_value(scope)}")
+            raise InvalidSetting(
+                f"knows the scopes global, {', '.join(KEYED_SCOPES)}, not {rules.describe_value(scope)}"
+            )
     keyed: list[Mapping[str, int]] = []
     for scope in KEYED_SCOPES:
         named = raw.get(scope, {})
         if not isinstance(named, Mapping):
-            raise NotAccepted(f"[{scope}] {rules.build_rejection('a dict of names and limits', named)}")
+            raise InvalidSetting(f"[{scope}] {rules.build_rejection('a dict of names and limits', named)}")
         for key in named:
             if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():
-                raise NotAccepted(f"[{scope}] needs names of 1 to 200 characters, not {rules.describe_value(key)}")
+                raise InvalidSetting(f"[{scope}] needs names of 1 to 200 characters, not {rules.describe_value(key)}")
         limits = {key: _parse_limit(f"{scope}.{key}", maximum) for key, maximum in named.items()}
         keyed.append(MappingProxyType({key: maximum for key, maximum in limits.items() if maximum is not None}))
     return LimitSettings(_parse_limit("global", raw.get("global")), *keyed)
@@ -103,8 +105,8 @@ def _parse_limit(path: str, maximum: Any) -> int | None:
         return None
     try:
         accepted: int = rules.integer(1, 2**31 - 1).accept(maximum)
-    except NotAccepted as error:
-        raise NotAccepted(f"[{path}] {error}") from None
+    except InvalidSetting as error:
+        raise InvalidSetting(f"[{path}] {error}") from None
     return accepted
 
 
@@ -192,15 +194,23 @@ RULES: Mapping[str, Rule] = {setting.name: setting.metadata["rule"] for setting 
 POLICY_KEYS = tuple(name for name in RULES if name.endswith("_POLICY"))
 
 
-def read_settings(raw: Any) -> tuple[Conf, list[SettingsProblem]]:
+class SettingsResult(NamedTuple):
+    """The settings as far as they are valid, and the errors in them."""
+
+    conf: Conf
+    problems: list[SettingsProblem]
+
+
+def read_settings(raw: Any) -> SettingsResult:
     """Return the settings and the errors in them; a wrong value is replaced by its default. Never raises."""
     if not isinstance(raw, Mapping):
-        return Conf(), [SettingsProblem(ProblemKind.INVALID, NAME, f"{NAME} {rules.build_rejection('a dict', raw)}.")]
+        problem = SettingsProblem(ProblemKind.INVALID, NAME, f"{NAME} {rules.build_rejection('a dict', raw)}.")
+        return SettingsResult(Conf(), [problem])
     own_values, problems = _read_fields(Conf, raw, "")
     values = {**PRESETS.get(own_values.get("PRESET") or "", {}), **own_values}
     values.setdefault("RECOVERY_SEC", values.get("HEARTBEAT_SEC", Conf.HEARTBEAT_SEC))
     conf = Conf(**values)
-    return conf, [*problems, *_find_contradictions(conf, {problem.key for problem in problems})]
+    return SettingsResult(conf, [*problems, *_find_contradictions(conf, {problem.key for problem in problems})])
 
 
 def _read_fields(record: type, raw: Mapping[Any, Any], prefix: str) -> tuple[dict[str, Any], list[SettingsProblem]]:
@@ -219,7 +229,7 @@ def _read_fields(record: type, raw: Mapping[Any, Any], prefix: str) -> tuple[dic
         rule = rules_by_name[key]
         try:
             values[key] = None if value is None and rule.optional else rule.accept(value)
-        except NotAccepted as error:
+        except InvalidSetting as error:
             problems.append(SettingsProblem(ProblemKind.INVALID, f"{prefix}{key}", f"{NAME}: {prefix}{key} {error}."))
             continue
         if rule.record is not None:

@@ -14,13 +14,13 @@ _IDENTIFIER = r"[^\W\d]\w*"
 _FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
-class NotAccepted(Exception):
+class InvalidSetting(Exception):
     """A wrong value. The text follows the name of the key: "must be …"."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """`accept` returns the clean value or raises NotAccepted; `parse` returns text that it cannot parse unchanged."""
+    """`accept` returns the clean value or raises InvalidSetting; `parse` returns invalid text unchanged."""
 
     accept: Callable[[Any], Any]
     parse: Callable[[str], Any]
@@ -65,7 +65,7 @@ def text(pattern: str, expected: str, *, optional: bool = False, secret: bool = 
 
     def accept(value: Any) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
-            raise NotAccepted(f"must be {expected}") if secret else build_rejection(expected, value)
+            raise InvalidSetting(f"must be {expected}") if secret else build_rejection(expected, value)
         return value
 
     return Rule(accept, str, optional)
@@ -122,8 +122,8 @@ def record(kind: type) -> Rule:
     return Rule(_accept_mapping, _parse_json, record=kind)
 
 
-def build_rejection(expected: str, value: object) -> NotAccepted:
-    return NotAccepted(f"must be {expected}, not {describe_value(value)}")
+def build_rejection(expected: str, value: object) -> InvalidSetting:
+    return InvalidSetting(f"must be {expected}, not {describe_value(value)}")
 
 
 def describe_value(value: object) -> str:

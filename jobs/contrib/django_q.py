@@ -114,7 +114,7 @@ def get_time_zone() -> str:
 
 
 def is_catching_up() -> bool:
-    """Tell whether its cluster runs what it missed while it was stopped."""
+    """Return whether its cluster runs what it missed while it was stopped."""
     return bool(getattr(settings, "Q_CLUSTER", {}).get("catch_up", True))
 
 

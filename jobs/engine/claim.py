@@ -61,7 +61,7 @@ class Claimer:
 
     @property
     def is_plain(self) -> bool:
-        """Tell whether a plain claim is likely to work: no limit was in force at the last claim."""
+        """Return whether a plain claim is likely to work: no limit was in force at the last claim."""
         return self._may_be_plain and not self._has_limits
 
     def claim(self, slots: Sequence[int], *, lease_sec: float) -> list[Claim]:
@@ -88,9 +88,9 @@ class Claimer:
         with db.atomic(read_committed=True) as connection:
             selection_round = SelectionRound(connection, self.served_jobs.to_filter())
             self._has_limits = bool(selection_round.limits)
-            room = selection_round.find_room_for_any(len(slots)) if self._may_be_plain else None
-            if room is not None:  # any of the first ready jobs can start: they need not be read first
-                first = slots[: round_to_batch_size(room)]
+            startable = selection_round.count_startable(len(slots)) if self._may_be_plain else None
+            if startable is not None:  # any of the first ready jobs can start: they need not be read first
+                first = slots[: round_to_batch_size(startable)]
                 served = self.served_params
                 claims = claim_next(connection, served, lease_request, first, limits_locked=True) if first else []
             else:
@@ -103,7 +103,7 @@ class Claimer:
             if selection_round.cost_in_use < self._cost_in_use and not claims:
                 notifications.notify(notifications.READY)
             self._cost_in_use = selection_round.cost_in_use
-            self.is_saturated = selection_round.is_saturated or (room is not None and 0 < room < len(slots))
+            self.is_saturated = selection_round.is_saturated or (startable is not None and 0 < startable < len(slots))
             self.has_denied = selection_round.has_denied
         return claims
 
@@ -123,7 +123,7 @@ def round_to_batch_size(free: int) -> int:
 
 
 def has_unserved_jobs(served_jobs: ServedJobs) -> bool:
-    """Tell whether ready jobs that this worker does not serve are queued: a plain claim would scan over them."""
+    """Return whether ready jobs that this worker does not serve are queued: a plain claim would scan over them."""
     served = _build_in_filter("job_type", served_jobs.types)
     return bool(find_across_flows(db.connection(), 1, Filter(f"NOT ({served.sql})", served.params)))
 

@@ -96,11 +96,11 @@ def find_blocked_members(members: Iterable[Job]) -> set[UUID]:
 
 
 def _is_blocked(index: int | None, first: int, first_active: int | None, last_active: int | None) -> bool:
-    """Tell whether another member is active, or an earlier one is not finished."""
+    """Return whether another member is active, or an earlier one is not finished."""
     has_active_sibling = first_active is not None and {first_active, last_active} != {index}
     return has_active_sibling or (index is not None and first < index)
 
 
 def _is_scheduled(gate: int, not_before: object) -> bool:
-    """Tell whether a job waits for its own start time; a denied or withdrawn one waits for its next check."""
+    """Return whether a job waits for its own start time; a denied or withdrawn one waits for its next check."""
     return gate == Gate.TIME and not_before is not None

@@ -38,7 +38,7 @@ def on_member_finished(job: Job) -> None:
 
 
 def is_blocked_by_sibling(job: Job) -> bool:
-    """Tell whether a new job at this index has to wait for another member."""
+    """Return whether a new job at this index has to wait for another member."""
     return job.pk in find_blocked_members([job])
 
 
@@ -80,7 +80,7 @@ def recreate_later_members(job: Job, *, actor: Actor) -> None:
 
 
 def is_unsuccessful(job: Job) -> bool:
-    """Tell whether the job failed, was cancelled, or ended because another member did."""
+    """Return whether the job failed, was cancelled, or ended because another member did."""
     return job.status in (Status.FAILED, Status.CANCELLED) or _is_ended_by_predecessor(job)
 
 

@@ -20,7 +20,6 @@ from jobs.engine.promoter import mark_dirty
 from jobs.engine.transitions import (
     add_event,
     apply_transition,
-    from_now,
     get_job,
     lock_job,
     queued_gate,
@@ -31,7 +30,7 @@ from jobs.engine.transitions import (
 )
 from jobs.errors import NotFound, WrongState
 from jobs.models import Gate, Job, JobGroup, JobRun
-from jobs.models.expressions import sql_literals
+from jobs.models.expressions import from_now, sql_literals
 from jobs.process_identity import beat_fields
 from jobs.states import ALWAYS_EDITABLE_FIELDS, DEFAULT_PAUSE_REASON, TERMINAL, EventKind, Status, StopMode
 
@@ -255,7 +254,7 @@ def _create_retry(job: Job, *, actor: Actor, reason: str, fresh: bool = False, p
 
 
 def _holds_lane(job: Job) -> bool:
-    """Tell whether the job holds its target: from the first dispatch on; a retry, as its unresolved failure did."""
+    """Return whether the job holds its target: from the first dispatch on; a retry, as its unresolved failure did."""
     if job.lane_id is None:
         return False
     if job.dispatched_at is not None or job.retry_of_id is None:

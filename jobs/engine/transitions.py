@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -162,11 +161,6 @@ def recompute_gate(job: Job) -> None:
     Job.objects.filter(pk=job.pk, status=Status.QUEUED).update(gate=queued_gate(), recheck_at=None)
     mark_dirty(job.lane_id)
     notifications.notify(notifications.READY)
-
-
-def from_now(seconds: float) -> Any:
-    """Return the expression for the database's time in so many seconds."""
-    return Now() + timedelta(seconds=seconds)
 
 
 def wrong_state(job: Job, verb: str) -> Conflict:

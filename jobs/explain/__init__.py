@@ -178,18 +178,18 @@ def _count_ahead(facts: Facts) -> dict[str, int]:
     """Count, by job type, the jobs ahead: of its target, or of all that are ready. Each part scans an index."""
     job = facts.job
     if job.lane_id is not None:
-        where, where_params = "lane_id = %s AND gate IN (2, 3)", [_key(job.lane_id)]
+        where, where_params = "lane_id = %s AND gate IN (2, 3)", [db.to_stored_uuid(job.lane_id)]
     elif job.gate == Gate.READY:
         where, where_params = f"gate = 3 AND {'remote' if job.remote else 'NOT remote'}", []
     else:
         return {}
     created_at = db.connection().ops.adapt_datetimefield_value(job.created_at)
-    parts = [
+    parts: list[tuple[str, list[Any]]] = [
         ("priority > %s", [job.priority]),
         ("priority = %s AND position < %s", [job.priority, job.position]),
         (
             "priority = %s AND position = %s AND (created_at < %s OR (created_at = %s AND id < %s))",
-            [job.priority, job.position, created_at, created_at, _key(job.pk)],
+            [job.priority, job.position, created_at, created_at, db.to_stored_uuid(job.pk)],
         ),
     ]
     part = f"SELECT * FROM (SELECT job_type FROM jobscheduler_job WHERE {where} AND {{}} LIMIT {AHEAD_LIMIT}) part"  # noqa: S608 — constants only
@@ -207,8 +207,3 @@ def _mean_run_sec(job_types: Iterable[str]) -> dict[str, float]:
     means = {job_type: run_sec / jobs for job_type, run_sec, jobs in rows if jobs}
     selected = {job_type: mean for job_type, mean in means.items() if job_type in set(job_types)}
     return selected or means
-
-
-def _key(value: Any) -> Any:
-    """Return a UUID as the database stores it."""
-    return value.hex if db.is_sqlite() else value

@@ -45,7 +45,7 @@ class Facts:
         return sum(max(worker.slots - worker.stuck, 0) for worker in self.workers)
 
     def has_common_limit(self, lease: Lease) -> bool:
-        """Tell whether a limit applies to both the job and the lease."""
+        """Return whether a limit applies to both the job and the lease."""
         flow = Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
         return any(limit.key == flow.key(limit.scope) for limit in self.limits)
 
@@ -78,7 +78,7 @@ def load_facts(job_id: UUID) -> Facts:
 
 
 def can_run(worker: Worker, job: Job) -> bool:
-    """Tell whether a worker serves the type, the resource and the tenant of a job."""
+    """Return whether a worker serves the type, the resource and the tenant of a job."""
     serves = worker.serves
     resources, tenant = serves.get("resources"), serves.get("tenant")
     return (

@@ -58,7 +58,7 @@ def run_checks() -> Findings:
     """Run all checks; without a database or its tables, only those that do not need them."""
     yield from _check_settings()
     yield from _check_static()
-    if read_settings(get_raw_settings())[1]:  # the other checks need valid settings
+    if read_settings(get_raw_settings()).problems:  # the other checks need valid settings
         return
     in_apps = [check for config in apps.get_app_configs() if callable(check := getattr(config, "examine", None))]
     for check in (
@@ -80,7 +80,7 @@ def run_checks() -> Findings:
 
 def check_own_worker() -> Findings:
     """Check only the worker of this host, so that the problems of others do not restart its container."""
-    if read_settings(get_raw_settings())[1]:
+    if read_settings(get_raw_settings()).problems:
         yield from _check_settings()
     else:
         yield from _catch_errors(_check_own_worker)
@@ -161,7 +161,7 @@ def _check_triggers() -> Findings:
 
 
 def _check_clock() -> Findings:
-    if db.is_sqlite():
+    if db.clock_may_jump():
         yield Finding("clock", Level.OK, _("SQLite uses this host's clock"))
         return
     with db.connection().cursor() as cursor:

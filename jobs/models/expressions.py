@@ -1,4 +1,4 @@
-"""Query expressions: literals in the SQL text, and conditions on tags.
+"""Query expressions: literals in the SQL text, times, and conditions on tags.
 
 SQLite uses a partial index only if the query repeats the index's condition literally; placeholders do not match it.
 `status__in=sql_literals(sorted(ACTIVE))` uses the index that `status__in=sorted(ACTIVE)` cannot use.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import BooleanField, F, Func, Q, Value
+from django.db.models.functions import Now
 
 from jobs import db
 
@@ -27,6 +29,11 @@ class SqlLiteral(Value):
         if not _CONSTANT.fullmatch(value):
             raise ValueError(f"{value!r} cannot be written into SQL: only whole numbers and constants in capitals can")
         return f"'{value}'", ()
+
+
+def from_now(seconds: float) -> Any:
+    """Return the expression for the database's time in so many seconds."""
+    return Now() + timedelta(seconds=seconds)
 
 
 def sql_literals(values: Iterable[int | str]) -> list[Any]:

@@ -101,9 +101,9 @@ class Capacity:
 def available_capacity(snapshot: Snapshot) -> int:
     """Return the cost units that may run: all of them up to the quiet load, a quarter from the busy load on."""
     span = snapshot.busy_load - snapshot.quiet_load
-    strain = (effective_load(snapshot.load, snapshot.cpu) - snapshot.quiet_load) / span if span > 0 else 0.0
-    strain = 1.0 if snapshot.memory >= FULL_MEMORY else min(max(strain, 0.0), 1.0)
-    return int(snapshot.capacity_max * (1 - strain * (1 - BUSY_SHARE)))
+    load_fraction = (effective_load(snapshot.load, snapshot.cpu) - snapshot.quiet_load) / span if span > 0 else 0.0
+    load_fraction = 1.0 if snapshot.memory >= FULL_MEMORY else min(max(load_fraction, 0.0), 1.0)
+    return int(snapshot.capacity_max * (1 - load_fraction * (1 - BUSY_SHARE)))
 
 
 def classify_load(load: float, cpu: float, memory: float, *, quiet_load: float, busy_load: float) -> State:

@@ -45,7 +45,7 @@ class Limit:
     reserved: bool = False
 
     def names(self, flow: Flow) -> bool:
-        """Tell whether jobs of this flow are under this limit."""
+        """Return whether jobs of this flow are under this limit."""
         return self.key == flow.key(self.scope)
 
     @property

@@ -47,7 +47,7 @@ class ExponentialBackoff:
 
 
 def is_worth_retrying(facts: RetryFacts) -> bool:
-    """Tell whether a retry could succeed. `retry_on` applies to exceptions, not to timeouts or lost workers."""
+    """Return whether a retry could succeed. `retry_on` applies to exceptions, not to timeouts or lost workers."""
     if facts.cause == Cause.TOKEN_LIMIT:
         return False
     if facts.exception is None:

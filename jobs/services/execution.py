@@ -14,8 +14,8 @@ from django.db import connections, transaction
 from jobs import actors
 from jobs.engine import finish, promoter
 from jobs.engine.claim import Claim, Claimer, ServedJobs
-from jobs.engine.executors.run import CaptureLogs, decide_retry, run, run_async
 from jobs.engine.executors.run import Context as Context
+from jobs.engine.executors.run import JobLogHandler, decide_retry, run, run_async
 from jobs.engine.executors.run import format_traceback as format_traceback
 from jobs.engine.executors.thread import retry_params
 from jobs.engine.selection import limits
@@ -76,7 +76,7 @@ class InlineWorker:
 @contextmanager
 def capture_logs() -> Iterator[None]:
     """Add the log lines of handlers to their jobs, as a worker does."""
-    capture, loggers = CaptureLogs(), (logging.getLogger(), logging.getLogger("jobs.run"))
+    capture, loggers = JobLogHandler(), (logging.getLogger(), logging.getLogger("jobs.run"))
     for logger in loggers:
         logger.addHandler(capture)
     try:

@@ -197,16 +197,16 @@ def _one_per_key(specs: list[JobSpec]) -> list[JobSpec]:
 
 def _existing_ids(specs: list[JobSpec]) -> dict[UUID, UUID]:
     """Map the id of each spec to the id of the existing job with the same key."""
-    existing: dict[Any, tuple[UUID, str]] = {}
+    existing: dict[tuple[str, str | None], Job] = {}
     for start in range(0, len(specs), KEY_BATCH_SIZE):
         chunk = specs[start : start + KEY_BATCH_SIZE]
         tenants, keys = {spec.tenant for spec in chunk}, [spec.idempotency_key for spec in chunk]
-        rows = Job.objects.filter(tenant__in=tenants, idempotency_key__in=keys)
-        for tenant, key, pk, digest in rows.values_list("tenant", "idempotency_key", "pk", "idempotency_hash"):
-            existing[tenant, key] = (pk, digest)
+        jobs = Job.objects.filter(tenant__in=tenants, idempotency_key__in=keys)
+        for job in jobs.only("tenant", "idempotency_key", "idempotency_hash"):
+            existing[job.tenant, job.idempotency_key] = job
     for spec in specs:
-        _require_same_body(existing[spec.tenant, spec.idempotency_key][1], spec)
-    return {spec.id: existing[spec.tenant, spec.idempotency_key][0] for spec in specs}
+        _require_same_body(existing[spec.tenant, spec.idempotency_key].idempotency_hash, spec)
+    return {spec.id: existing[spec.tenant, spec.idempotency_key].pk for spec in specs}
 
 
 def _require_same_body(digest: str, spec: JobSpec) -> None:

@@ -169,8 +169,13 @@ def _live_query(jobs: Any) -> Any:
 
 def _finished_query(minutes: Any) -> Any:
     key = ("outcome", "job_type", "resource", "wait_bucket", "run_bucket")
-    never = Cast(Value(None), DateTimeField())
-    blank = {"behind": Value(0, IntegerField()), "addon": Value("", CharField()), "oldest": never, "since": never}
+    null_time = Cast(Value(None), DateTimeField())
+    blank = {
+        "behind": Value(0, IntegerField()),
+        "addon": Value("", CharField()),
+        "oldest": null_time,
+        "since": null_time,
+    }
     buckets = {"waits": F("wait_bucket"), "runs": F("run_bucket")}
     sums = {
         "waited": Sum(WholeSteps("wait_sec")),

@@ -424,7 +424,7 @@ def test_an_unreadable_variable_is_reported_as_the_wrong_type(key: str, text: st
 def test_an_unknown_variable_is_reported_as_an_unknown_key() -> None:
     raw = from_environ({"JOBSCHEDULER_LEASE_SECS": "60", "JOBSCHEDULER_PORT": "8000"})
     assert raw == {"LEASE_SECS": "60", "PORT": "8000"}
-    assert {problem.kind for problem in read_settings(raw)[1]} == {ProblemKind.UNKNOWN}
+    assert {problem.kind for problem in read_settings(raw).problems} == {ProblemKind.UNKNOWN}
 
 
 def test_the_addresses_that_a_cluster_announces_for_a_service_of_our_name_are_no_settings() -> None:

@@ -205,7 +205,7 @@ def test_the_trigger_agrees_with_the_mapping() -> None:
     for kind in EventKind:
         for status in Status:
             insert_event(job, kind=str(kind), to_status=str(status))
-            if (event := events.EVENT_OF.get(events.Transition(kind, status))) is not None:
+            if (event := events.EVENT_OF.get(events.EventKey(kind, status))) is not None:
                 expected[event] += 1
     assert Counter(event for event, _ in list_messages()) == expected
 

@@ -47,7 +47,7 @@ def register_task(task: Task[..., Any]) -> str:
 
 
 def is_autodiscovered(module: str) -> bool:
-    """Tell whether every process of this site imports the module when it starts."""
+    """Return whether every process of this site imports the module when it starts."""
     if not apps.ready:  # no job can be enqueued yet, so one unused job type does no harm
         return True
     return any(module == f"{app.name}.{name}" for app in apps.get_app_configs() for name in conf.AUTODISCOVER)
@@ -184,7 +184,7 @@ def _send_signals(task: Task[..., Any], ctx: Any) -> Iterator[TaskResult[Any]]:
 
 
 def _is_last_attempt(row: Any, ctx: Any, error: BaseException) -> bool:
-    """Tell whether no retry will follow: a task that is retried is not finished."""
+    """Return whether no retry will follow: a task that is retried is not finished."""
     from jobs.services.execution import has_retry
 
     if ctx.stop_mode == StopMode.CANCEL or ctx.is_over_token_limit:
@@ -193,7 +193,7 @@ def _is_last_attempt(row: Any, ctx: Any, error: BaseException) -> bool:
 
 
 def _has_lost_lease(ctx: Any) -> bool:
-    """Tell whether another process has finished the job or runs it again, so that this outcome is not recorded."""
+    """Return whether another process has finished the job or runs it again, so that this outcome is not recorded."""
     from jobs.models import Job
 
     if not ctx.cancelled or ctx.job_id is None:

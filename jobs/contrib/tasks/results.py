@@ -101,7 +101,7 @@ def set_final_state(result: TaskResult[Any], status: TaskResultStatus, error: Ba
 
 
 def was_sent_by_handler(last: Job) -> bool:
-    """Tell whether the handler has already sent `task_finished`."""
+    """Return whether the handler has already sent `task_finished`."""
     run = getattr(last, "run", None)
     return run is not None and (last.status in SUCCESSFUL or handlers.EXCEPTION_ARTIFACT in run.artifacts)
 

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from jobs import tracing
-from jobs.engine.executors.run import CaptureLogs, Context, run, run_async
+from jobs.engine.executors.run import Context, JobLogHandler, run, run_async
 from jobs.outcomes import Outcome
 from jobs.registry import registry
 from jobs.states import StopMode
@@ -44,7 +44,7 @@ def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dic
 
     ctx = Context(**ctx_fields, on_write=lambda: send("writes", ctx.take_writes()))
     for captured in (logging.getLogger(), logging.getLogger("jobs.run")):
-        captured.addHandler(CaptureLogs())
+        captured.addHandler(JobLogHandler())
     runner = HandlerRunner(job_type, ctx, retry)
     threading.Thread(target=_receive_stops, args=(pipe, runner), daemon=True).start()
     outcome = runner.run()

@@ -198,7 +198,7 @@ class Context:
         self.traceparent = traceparent
         self.log = log
         self.stop_mode: StopMode | None = None
-        self.writes = Writes()
+        self.writes = PendingReports()
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._on_write = on_write
@@ -268,13 +268,13 @@ class Context:
         self.stop_mode = mode
         self._stop.set()
 
-    def take_writes(self) -> Writes:
+    def take_writes(self) -> PendingReports:
         """Return the reports that are not written yet, for the caller to write them, and begin new ones."""
         with self._lock:
-            writes, self.writes = self.writes, Writes()
+            writes, self.writes = self.writes, PendingReports()
         return writes
 
-    def restore_writes(self, writes: Writes) -> None:
+    def restore_writes(self, writes: PendingReports) -> None:
         """Put back writes that failed, except where newer ones have come meanwhile."""
         with self._lock:
             current = self.writes
@@ -283,7 +283,7 @@ class Context:
             current.tokens = writes.tokens if current.tokens is None else current.tokens
             current.lines[:0] = writes.lines
 
-    def merge_writes(self, writes: Writes) -> None:
+    def merge_writes(self, writes: PendingReports) -> None:
         """Add reports that the handler sent from its own process."""
         with self._lock:
             current = self.writes
@@ -296,7 +296,7 @@ class Context:
 
 
 @dataclass(slots=True, eq=False)
-class Writes:
+class PendingReports:
     """Reports of a handler that the worker has not written yet."""
 
     progress: tuple[float, str] | None = None
@@ -309,7 +309,7 @@ class Writes:
         return bool(self.lines) or (self.progress, self.checkpoint, self.tokens) != (None, None, None)
 
 
-class CaptureLogs(logging.Handler):
+class JobLogHandler(logging.Handler):
     """Copies the log records of a handler, from any logger, into its job's log."""
 
     def emit(self, record: logging.LogRecord) -> None:

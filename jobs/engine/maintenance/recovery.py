@@ -107,20 +107,20 @@ def recover_previous_process(identity: ProcessIdentity) -> int:
         if owner is not None and (owner.name, owner.host) == worker and owner.liveness() == Liveness.GONE:
             abandoned.append(job)
 
-    def still_abandoned() -> JobQuerySet:
+    def select_abandoned() -> JobQuerySet:
         return Job.objects.running().filter(lease_owner__in=[job.lease_owner for job in abandoned])
 
-    return _end_jobs(abandoned, still_abandoned, Cause.CRASH_RECOVERY, CRASH_RECOVERY_REASON)
+    return _end_jobs(abandoned, select_abandoned, Cause.CRASH_RECOVERY, CRASH_RECOVERY_REASON)
 
 
 def end_overdue_jobs(overdue: Sequence[Job]) -> int:
     """End remote jobs that have run longer than their max_runtime_sec. Return how many."""
     tokens = [job.lease_token for job in overdue]
 
-    def still_overdue() -> JobQuerySet:  # a lease that was overdue once always will be
+    def select_overdue() -> JobQuerySet:  # a lease that was overdue once always will be
         return Job.objects.running().filter(lease_token__in=tokens)
 
-    return _end_jobs(overdue, still_overdue, Cause.TIMEOUT, "timeout")
+    return _end_jobs(overdue, select_overdue, Cause.TIMEOUT, "timeout")
 
 
 def decide_retry_delay(job: Job, cause: Cause) -> float | None:
@@ -143,16 +143,16 @@ def _expired_jobs() -> JobQuerySet:
     return Job.objects.running().filter(_is_expired())
 
 
-def _end_jobs(jobs: Sequence[Job], still: Callable[[], JobQuerySet], cause: Cause, error: str) -> int:
-    """End those of these jobs that `still` matches; a job whose end fails does not stop the others."""
+def _end_jobs(jobs: Sequence[Job], select: Callable[[], JobQuerySet], cause: Cause, error: str) -> int:
+    """End those of these jobs that `select` still returns; a job whose end fails does not stop the others."""
     batched = [job.pk for job in jobs if job.group_id is None and not job.cancel_requested]
     single = [(job.pk, job.group_id) for job in jobs if job.group_id is not None or job.cancel_requested]
     count = 0
     for start in range(0, len(batched), BATCH_SIZE):
         job_ids = batched[start : start + BATCH_SIZE]
         try:
-            still_plain = Q(pk__in=job_ids, group__isnull=True, cancel_requested=False)
-            count += _end_locked(still().filter(still_plain), None, cause, error)
+            is_batchable = Q(pk__in=job_ids, group__isnull=True, cancel_requested=False)
+            count += _end_locked(select().filter(is_batchable), None, cause, error)
         except OUTAGE_ERRORS:
             raise
         except DatabaseError:
@@ -160,7 +160,7 @@ def _end_jobs(jobs: Sequence[Job], still: Callable[[], JobQuerySet], cause: Caus
             single += [(job_id, None) for job_id in job_ids]
     for job_id, group_id in single:
         try:
-            count += _end_locked(still().filter(pk=job_id), group_id, cause, error)
+            count += _end_locked(select().filter(pk=job_id), group_id, cause, error)
         except OUTAGE_ERRORS:
             raise
         except DatabaseError:
@@ -189,7 +189,7 @@ def _log_holder(job: Job) -> dict[str, Any]:
         holder = {"worker": job.lease_owner, "host": None, "pid": None}
     last_beat_at = job.heartbeat_at.isoformat() if job.heartbeat_at else None
     logger.warning(
-        "job %s (%s): lease of worker %s (host %s, pid %s, last beat %s) is over; recovering",
+        "job %s (%s): the lease of worker %s (host %s, pid %s, last heartbeat %s) has ended; recovering the job",
         *(job.pk, job.job_type, *holder.values(), last_beat_at),
     )
     expires_at = job.lease_expires_at.isoformat() if job.lease_expires_at else None

@@ -72,7 +72,7 @@ class PrunePass:
     # Each step is one batch in one transaction, and returns whether there may be more.
 
     def _prune_chains(self) -> bool:
-        # The condition is tested here, row by row: in the query it would lure SQLite away from the primary key.
+        # The condition is tested here, row by row: in the query, SQLite would not scan the primary key.
         columns = ("pk", "retry_of_id", "group_id", "status", "holds_lane")
         rows = list(self._next_old(_all_jobs(), self._last_job).values_list(*columns)[:BATCH_SIZE])
         roots = [
@@ -103,21 +103,21 @@ class PrunePass:
     def _find_finished_chains(self, roots: Iterable[UUID]) -> dict[UUID, list[UUID]]:
         """Return each root with all its retries, if all of them have finished and none is locked elsewhere."""
         chains = {root: [root] for root in roots}
-        tails = {root: root for root in chains}
-        while tails:
+        root_by_latest = {root: root for root in chains}
+        while root_by_latest:
             # A retry is inserted under a lock on its predecessor: behind a locked tail, none can appear.
             columns = ("pk", "retry_of_id", "status", "holds_lane")
-            rows = list(_all_jobs().filter(retry_of_id__in=list(tails)).values_list(*columns))
+            rows = list(_all_jobs().filter(retry_of_id__in=list(root_by_latest)).values_list(*columns))
             locked = set(self._lock_rows(Job, [row[0] for row in rows]))
-            next_tails = {}
+            next_root_by_latest = {}
             for pk, predecessor, status, holds_lane in rows:
-                root = tails[predecessor]
+                root = root_by_latest[predecessor]
                 if pk in locked and status in TERMINAL and not holds_lane:
                     chains[root].append(pk)
-                    next_tails[pk] = root
+                    next_root_by_latest[pk] = root
                 else:
                     del chains[root]
-            tails = next_tails
+            root_by_latest = next_root_by_latest
         return chains
 
     def _prune_groups(self) -> bool:
@@ -231,7 +231,7 @@ _cascades: list[Cascade] = []
 
 
 def register_veto(veto: Veto) -> Veto:
-    """Register a veto: it gets ids of jobs, or of groups, and returns those that must stay. Twice is once."""
+    """Register a veto: it gets ids of jobs, or of groups, and returns those that must stay. Idempotent."""
     if veto not in _vetoes:
         _vetoes.append(veto)
     return veto

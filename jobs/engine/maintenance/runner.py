@@ -23,7 +23,7 @@ from jobs.engine.maintenance import aging, deadlines, recovery, retention, rollu
 from jobs.engine.remote import offers
 from jobs.engine.selection import fair_share
 from jobs.engine.slots import leases
-from jobs.outages import OUTAGE_ERRORS, Outage
+from jobs.outages import OUTAGE_ERRORS, OutageGuard
 
 logger = logging.getLogger("jobs.engine.maintenance.runner")
 THREAD_JOIN_SEC = 1.5
@@ -91,7 +91,7 @@ class MaintenanceThread(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="maintenance", daemon=True)
         self._end = threading.Event()
-        self._outage = Outage(logger, "maintenance", self._end, timeout_factor=10.0)
+        self._outage = OutageGuard(logger, "maintenance", self._end, timeout_factor=10.0)
         self._due_at: dict[str, float] = {}
         self._tasks = [task for task in list_tasks() if task.thread is None]
         self._task_threads = [task.thread() for task in list_tasks() if task.thread is not None]

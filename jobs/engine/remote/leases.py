@@ -24,10 +24,10 @@ from jobs.engine.finish import STOPPED_EVENTS, FinishStatus, JobResult
 from jobs.engine.maintenance import recovery
 from jobs.engine.remote import starts
 from jobs.engine.remote.starts import RemoteSlot, RemoteStart
-from jobs.engine.transitions import from_now, get_job, lock_job, require_transition
+from jobs.engine.transitions import get_job, lock_job, require_transition
 from jobs.errors import LeaseLost, NotAsked, SlotBusy
 from jobs.models import Job, JobEvent, JobLog, JobRun
-from jobs.models.expressions import SqlLiteral
+from jobs.models.expressions import SqlLiteral, from_now
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
 from jobs.process_identity import beat_fields
 from jobs.states import TERMINAL, Cause, EventKind, Status, StopMode

@@ -25,7 +25,7 @@ ADMISSION_BATCH = 50  # extra candidates per search where admission may deny any
 
 
 def is_plain() -> bool:
-    """Tell whether only limits and the queue's order decide which jobs start: every policy is the built-in one."""
+    """Return whether only limits and the queue's order decide which jobs start: every policy is the built-in one."""
     return limits.has_builtin_policy() and admission.has_open_policy() and not fair_share.is_enabled()
 
 
@@ -46,12 +46,12 @@ class SelectionRound:
 
     @property
     def has_denied(self) -> bool:
-        """Tell whether admission denied a job."""
+        """Return whether admission denied a job."""
         return self._admission is not None and bool(self._admission.denied)
 
     @property
     def is_saturated(self) -> bool:
-        """Tell whether a limit is full, or a job was not admitted."""
+        """Return whether a limit is full, or a job was not admitted."""
         full = any(count_free(limit, self._in_use) == 0 for limit in self.limits if not limit.paused)
         return full or self.has_denied
 
@@ -60,12 +60,14 @@ class SelectionRound:
         """Return the cost units that admission counts as used."""
         return self._admission.cost_in_use if self._admission is not None else 0
 
-    def find_room_for_any(self, count: int) -> int | None:
+    def count_startable(self, count: int) -> int | None:
         """Return how many of the first ready jobs may start, whatever they are; None if that depends on which."""
-        rooms = {limit: count_free(limit, self._in_use) for limit in self.limits}
-        count = min([count, *(left for limit, left in rooms.items() if limit.scope == "global" and left is not None)])
-        scoped = (left for limit, left in rooms.items() if limit.scope != "global")
-        return count if all(left is None or left >= count for left in scoped) else None
+        free_slots = {limit: count_free(limit, self._in_use) for limit in self.limits}
+        count = min(
+            [count, *(free for limit, free in free_slots.items() if limit.scope == "global" and free is not None)]
+        )
+        scoped = (free for limit, free in free_slots.items() if limit.scope != "global")
+        return count if all(free is None or free >= count for free in scoped) else None
 
     def choose(self, count: int) -> list[UUID]:
         """Choose up to `count` jobs, in order. Jobs under a full limit and denied jobs are passed over."""

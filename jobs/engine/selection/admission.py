@@ -20,8 +20,8 @@ from jobs.conf import conf
 from jobs.engine.maintenance import system_load
 from jobs.engine.slots import leases
 from jobs.engine.sql.limits import read_costs
-from jobs.engine.transitions import from_now
 from jobs.models import Gate, Job, JobEvent
+from jobs.models.expressions import from_now
 from jobs.policies.admission import Approved, Candidate, Denied, Open, Snapshot, is_near_deadline
 from jobs.states import EventKind
 
@@ -34,7 +34,7 @@ JOB_COLUMNS = (
 
 
 def has_open_policy() -> bool:
-    """Tell whether the policy admits every job, so that no round is needed."""
+    """Return whether the policy admits every job, so that no round is needed."""
     return type(conf.policy("ADMISSION_POLICY")) is Open
 
 
@@ -130,7 +130,7 @@ class AdmissionRound:
         return job.recheck_at is None or job.status_reason != denial.reason
 
     def _must_record(self, job: Any, denial: Denied) -> bool:
-        """Tell whether the denial is new, or the time of the next check after the last one has passed."""
+        """Return whether the denial is new, or the time of the next check after the last one has passed."""
         return self._is_new(job, denial) or (job.recheck_at is not None and job.recheck_at <= self.now)
 
     def _build_event(self, job: Any, kind: EventKind, reason: str = "") -> JobEvent:

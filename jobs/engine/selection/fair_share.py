@@ -33,7 +33,7 @@ class ShareCandidate(NamedTuple):
 
 
 def is_enabled() -> bool:
-    """Tell whether the fairness policy has shares."""
+    """Return whether the fairness policy has shares."""
     policy = conf.policy("FAIRNESS_POLICY")
     return policy is not None and bool(getattr(policy, "shares", False))
 

@@ -28,7 +28,7 @@ class LimitUsage(NamedTuple):
 
 
 def has_builtin_policy() -> bool:
-    """Tell whether the concurrency policy is the built-in one. Any other policy has to decide about every job."""
+    """Return whether the concurrency policy is the built-in one. Any other policy has to decide about every job."""
     return type(conf.policy("CONCURRENCY_POLICY")) is Limits
 
 
@@ -106,31 +106,36 @@ def _reserve_for_waiting(usage: LimitUsage) -> list[Limit]:
     return [*limits, *(Limit("job_type", job_type, None, reserved=True) for job_type in types)]
 
 
-def find_slot_bound(
-    types: Sequence[str], resources: Sequence[str] | None, tenant: str | None
-) -> tuple[int, Limit] | None:
+class SlotBound(NamedTuple):
+    """How many jobs can run at the same time, and the limit that is the reason."""
+
+    slots: int
+    limit: Limit
+
+
+def find_slot_bound(types: Sequence[str], resources: Sequence[str] | None, tenant: str | None) -> SlotBound | None:
     """Return how many of these jobs can run at the same time, and the narrowest limit; None if there is no bound."""
     rows = ConcurrencyLimit.objects.filter(max__isnull=False)
     known = {(row.scope, row.key): Limit(row.scope, row.key, row.max) for row in rows}
     served = {"global": [""], "job_type": types, "resource": resources, "tenant": tenant and [tenant]}
-    bounds: list[tuple[int, Limit]] = []
+    bounds: list[SlotBound] = []
     for scope, keys in served.items():
         candidates = [known.get((scope, key)) for key in keys or ()]
         if candidates and all(candidates):
             limits = [limit for limit in candidates if limit is not None]
-            bounds.append((sum(limit.max or 0 for limit in limits), limits[0]))
-    return min(bounds, key=lambda bound: bound[0], default=None)
+            bounds.append(SlotBound(sum(limit.max or 0 for limit in limits), limits[0]))
+    return min(bounds, key=lambda bound: bound.slots, default=None)
 
 
 def warn_of_idle_slots(slots: int, served_jobs: Any) -> None:
     """Log at the start of a worker that it has more slots than the limits can fill."""
     bound = find_slot_bound(served_jobs.types, served_jobs.resources, served_jobs.tenant)
-    if bound is None or bound[0] >= slots:
+    if bound is None or bound.slots >= slots:
         return
     usable, limit = bound
     name = f"{limit.scope} {limit.key}".strip()
     logger.warning(
-        "%d slots, but the limits let %d of its jobs run at once (%s: %d). Raise it with `manage.py limits set %s %d`,"
-        " in the console, or in the setting LIMITS.",
+        "this worker has %d slots, but the limits let %d of its jobs run at once (%s: %d). Raise it with"
+        " `manage.py limits set %s %d`, in the console, or in the setting LIMITS.",
         *(slots, usable, name, limit.max, name, slots),
     )

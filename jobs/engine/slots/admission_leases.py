@@ -16,9 +16,9 @@ from django.db.models.functions import Now
 from jobs import db
 from jobs.engine.selection.admission import AdmissionRound, has_open_policy
 from jobs.engine.slots import leases
-from jobs.engine.transitions import from_now
 from jobs.errors import LeaseLost, NotFound
 from jobs.models import Lease, LeaseKind
+from jobs.models.expressions import from_now
 from jobs.policies.admission import Candidate, Denied
 
 

@@ -14,7 +14,7 @@ from jobs.conf import conf
 from jobs.db import set_short_timeouts
 from jobs.engine.slots import leases
 from jobs.engine.worker.heartbeat import lease_margin_sec
-from jobs.outages import Outage
+from jobs.outages import OutageGuard
 
 logger = logging.getLogger("jobs.engine.slots.heartbeat")
 
@@ -56,7 +56,7 @@ class LeaseHeartbeat:
                 self._changed.set()
 
     def _run(self) -> None:
-        outage = Outage(logger, "leases of direct calls", self._changed)
+        outage = OutageGuard(logger, "leases of direct calls", self._changed)
         try:
             while self._wait_for_beat():
                 with outage.survive():

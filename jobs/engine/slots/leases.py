@@ -16,9 +16,9 @@ from django.db.models.functions import Now
 
 from jobs import db, notifications
 from jobs.conf import conf
-from jobs.engine.transitions import from_now
 from jobs.ids import derive_flow_id
 from jobs.models import Lease, LeaseKind
+from jobs.models.expressions import from_now
 from jobs.policies.admission import Candidate
 from jobs.policies.concurrency import InUse, Limit
 from jobs.process_identity import Liveness, ProcessIdentity, beat_fields, seconds_since_beat

@@ -106,33 +106,33 @@ class SlotWaiter:
 
 
 def _find_wait_reason(lease: Lease, *, lock: bool) -> WaitReason | None:
-    survey = limits.read_usage(lock=lock)
+    usage = limits.read_usage(lock=lock)
     flow = _flow_of(lease)
-    for limit in survey.limits:
+    for limit in usage.limits:
         if limit.paused and limit.names(flow):
             return WaitReason(_("“%s” is paused.") % _format_limit(limit), is_permanent=True)
-    ahead = list(takewhile(lambda other: other.pk != lease.pk, _waiting_leases())) if survey.waiting else []
-    reason = _simulate_grants([*map(_flow_of, ahead), flow], survey)
+    ahead = list(takewhile(lambda other: other.pk != lease.pk, _waiting_leases())) if usage.waiting else []
+    reason = _simulate_grants([*map(_flow_of, ahead), flow], usage)
     if reason is not None:
         return reason
     return _check_admission(lease, ahead) if lock else None
 
 
-def _simulate_grants(queue: Sequence[Flow], survey: limits.LimitUsage) -> WaitReason | None:
+def _simulate_grants(queue: Sequence[Flow], usage: limits.LimitUsage) -> WaitReason | None:
     """Grant slots to the queue of direct calls in order, on paper only; return why the last one must wait."""
     policy = conf.policy("CONCURRENCY_POLICY")
-    maxima = [limit for limit in survey.limits if limit.max is not None]
+    maxima = [limit for limit in usage.limits if limit.max is not None]
     waiting: list[Flow] = []
     reason: WaitReason | None = None
     for flow in queue:
-        blocked = policy.blocked(flow, survey.limits, survey.in_use)
+        blocked = policy.blocked(flow, usage.limits, usage.in_use)
         reason = None
         if blocked is not None:
             reason = WaitReason(_("“%s” has no free slot.") % _format_limit(blocked.limit))
         elif any(limit.names(flow) and limit.names(other) for limit in maxima for other in waiting):
             reason = WaitReason(_("Another direct call goes first."))
         if reason is None:
-            survey.in_use.add(flow)
+            usage.in_use.add(flow)
         else:
             waiting.append(flow)
     return reason

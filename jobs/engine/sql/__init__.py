@@ -9,11 +9,6 @@ from uuid import UUID
 from django.utils.dateparse import parse_datetime
 
 
-def to_uuid(stored: Any) -> Any:
-    """Convert a UUID that a raw query returned: SQLite stores text."""
-    return stored if stored is None or isinstance(stored, UUID) else UUID(hex=stored)
-
-
 def to_stored(connection: Any, value: Any) -> Any:
     """Convert a parameter to the form that SQLite stores."""
     if isinstance(value, datetime):

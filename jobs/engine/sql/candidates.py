@@ -12,13 +12,27 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from jobs import db
-from jobs.db import execute
-from jobs.engine.sql import to_uuid
+from jobs.db import execute, to_uuid
 from jobs.policies.concurrency import Flow
 
 WINDOW = 1000
 ORDER = "priority DESC, position, created_at, id"
-COLUMNS = "id, tenant, job_type, resource, addon_id, priority, position, created_at"
+
+
+class CandidateRow(NamedTuple):
+    """What is read of a ready job."""
+
+    id: Any
+    tenant: str
+    job_type: str
+    resource: str
+    addon_id: str
+    priority: int
+    position: int
+    created_at: Any
+
+
+COLUMNS = ", ".join(CandidateRow._fields)
 
 
 class ReadyJob(NamedTuple):
@@ -98,15 +112,17 @@ def _find_across_flows_on_sqlite(
     WHERE {wanted.sql or "1 = 1"} ORDER BY {ORDER} LIMIT {flows or limit:d}
     """
     jobs = f"SELECT {COLUMNS} FROM jobscheduler_job WHERE flow_id = %s AND {ready} ORDER BY {ORDER} LIMIT {limit:d}"
-    rows: list[Any] = []
+    rows: list[CandidateRow] = []
     with connection.cursor() as cursor:
         cursor.execute(heads, wanted.params)
         for (flow_id,) in cursor.fetchall():
             cursor.execute(jobs, [flow_id])
-            rows += cursor.fetchall()
-    rows.sort(key=lambda row: (-row[5], row[6], row[7], row[0]))
+            rows += [CandidateRow(*row) for row in cursor.fetchall()]
+    rows.sort(key=lambda row: (-row.priority, row.position, row.created_at, row.id))
     return [_to_ready_job(row) for row in (rows if flows else rows[:limit])]
 
 
 def _to_ready_job(row: Sequence[Any]) -> ReadyJob:
-    return ReadyJob(to_uuid(row[0]), Flow(*row[1:5]), row[5])
+    found = CandidateRow(*row)
+    flow = Flow(found.tenant, found.job_type, found.resource, found.addon_id)
+    return ReadyJob(to_uuid(found.id), flow, found.priority)

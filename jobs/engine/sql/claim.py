@@ -17,8 +17,8 @@ from uuid import UUID, uuid4
 from django.utils import timezone
 
 from jobs import db
-from jobs.db import NOW, Statement, execute, to_array, to_text_array
-from jobs.engine.sql import to_stored, to_uuid
+from jobs.db import NOW, Statement, execute, to_array, to_text_array, to_uuid
+from jobs.engine.sql import to_stored
 from jobs.engine.sql.columns import CLAIM_COLUMNS
 from jobs.process_identity import read_beat_clock
 
@@ -312,7 +312,7 @@ def renew_leases(
         "tokens": to_array(token for _, token in leases),
     }
     rows = execute(connection, RENEW, params)
-    return {row[0]: StopRequest(row[1], row[2]) for row in rows}
+    return {job_id: StopRequest(requested, mode) for job_id, requested, mode in rows}
 
 
 RENEW = f"""
@@ -339,4 +339,4 @@ def _renew_on_sqlite(
     pairs = json.dumps([(job_id.hex, token.hex) for job_id, token in leases])
     with connection.cursor() as cursor:
         cursor.execute(_SQLITE_RENEW, [expires_at, to_stored(connection, now), clock, pairs, pairs])
-        return {to_uuid(row[0]): StopRequest(bool(row[1]), row[2]) for row in cursor.fetchall()}
+        return {to_uuid(job_id): StopRequest(bool(requested), mode) for job_id, requested, mode in cursor.fetchall()}

@@ -17,8 +17,8 @@ from django.utils import timezone
 from pydantic_core import to_json
 
 from jobs import db
-from jobs.db import NOW, Statement, execute, execute_together, to_array
-from jobs.engine.sql import to_datetime, to_stored, to_uuid
+from jobs.db import NOW, Statement, execute, execute_together, to_array, to_uuid
+from jobs.engine.sql import to_datetime, to_stored
 from jobs.engine.sql.claim import Claim, LeaseRequest, ServedParams, claim_next, claim_next_statement, parse_claim
 from jobs.engine.sql.columns import INITIAL_VALUES, SUBMISSION_COLUMNS
 from jobs.engine.sql.rollup import ADD_ON_CONFLICT, INSERT_INTO_ROLLUP, KEY_COLUMNS, SUM_COLUMNS

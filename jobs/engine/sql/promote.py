@@ -37,7 +37,7 @@ class PromotionResult(NamedTuple):
 
     @property
     def is_unfinished(self) -> bool:
-        """Tell whether another round has something to decide."""
+        """Return whether another round has something to decide."""
         return self.marks >= BATCH_SIZE or self.undecided > 0
 
 

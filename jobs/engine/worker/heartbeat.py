@@ -17,7 +17,7 @@ from jobs.db import set_short_timeouts
 from jobs.engine.sql.claim import renew_leases
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.models import Job
-from jobs.outages import Outage, break_hung_connections
+from jobs.outages import OutageGuard, break_hung_connections
 from jobs.states import StopMode
 
 logger = logging.getLogger("jobs.engine.heartbeat")
@@ -34,7 +34,7 @@ class Heartbeat(threading.Thread):
         self.on_beat = on_beat
         self._wake = threading.Event()
         self._end = threading.Event()
-        self._outage = Outage(logger, "heartbeats")
+        self._outage = OutageGuard(logger, "heartbeats")
         self._renewed_at = 0.0
 
     def run(self) -> None:

@@ -9,7 +9,7 @@ from jobs import db
 from jobs.conf import conf
 from jobs.db import set_short_timeouts
 from jobs.engine.worker.running_jobs import RunningJobs
-from jobs.outages import Outage
+from jobs.outages import OutageGuard
 
 logger = logging.getLogger("jobs.engine.scribe")
 BATCH_WINDOW_SEC = 0.5  # progress and log lines of such a window are written together
@@ -23,7 +23,7 @@ class ProgressWriter(threading.Thread):
         self.running = running
         self._wake = threading.Event()
         self._end = threading.Event()
-        self._outage = Outage(logger, "progress and logs")
+        self._outage = OutageGuard(logger, "progress and logs")
 
     def run(self) -> None:
         while not self._end.is_set():

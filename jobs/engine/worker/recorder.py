@@ -149,11 +149,11 @@ def _build_timeout(job: RunningJob, *, retry: bool) -> Failed:
     return replace(failed, retry_in=delay)
 
 
-def log_jobs(jobs: Sequence[RunningJob], together: str, alone: str) -> None:
-    """Log `alone` (name) for each of a few jobs; for more, `together` (count, names), and each at DEBUG."""
+def log_jobs(jobs: Sequence[RunningJob], batch_message: str, job_message: str) -> None:
+    """Log `job_message` (name) for each of a few jobs; for more, `batch_message` (count, names), and each at DEBUG."""
     if len(jobs) > SINGLE_LINES_LIMIT:
-        logger.info(together, len(jobs), ", ".join([job.name for job in jobs]))
+        logger.info(batch_message, len(jobs), ", ".join([job.name for job in jobs]))
     level = logging.INFO if len(jobs) <= SINGLE_LINES_LIMIT else logging.DEBUG
     if logger.isEnabledFor(level):
         for job in jobs:
-            logger.log(level, alone, job.name)
+            logger.log(level, job_message, job.name)

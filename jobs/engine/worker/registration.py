@@ -131,8 +131,8 @@ class Registration:
         return ", ".join(parts)
 
 
-def _format_count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def _format_count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def find_running_duplicate(identity: ProcessIdentity) -> ProcessIdentity | None:

@@ -14,7 +14,7 @@ from django.db.models import F
 
 from jobs import db
 from jobs.engine.claim import Claim, round_to_batch_size
-from jobs.engine.executors.run import Context, Writes
+from jobs.engine.executors.run import Context, PendingReports
 from jobs.models import Job, JobLog
 from jobs.states import StopMode
 
@@ -96,7 +96,7 @@ class RunningJob:
             if not is_ours:
                 self.mark_lost()
 
-    def _write(self, writes: Writes) -> bool:
+    def _write(self, writes: PendingReports) -> bool:
         """Write these reports; return False, and write nothing, if the lease is lost."""
         fields: dict[str, Any] = {}
         if writes.progress is not None:

@@ -21,7 +21,7 @@ from jobs import actors, db
 from jobs.conf import conf
 from jobs.db import prefer_indexes, set_read_committed, set_short_timeouts
 from jobs.engine.claim import Claimer, ServedJobs
-from jobs.engine.executors.run import CaptureLogs
+from jobs.engine.executors.run import JobLogHandler
 from jobs.engine.executors.thread import Executor, OnReturn, ThreadExecutor
 from jobs.engine.maintenance import recovery
 from jobs.engine.maintenance.runner import MaintenanceThread
@@ -35,7 +35,7 @@ from jobs.engine.worker.running_jobs import RunningJob, RunningJobs
 from jobs.engine.worker.turn import TurnRunner
 from jobs.models import WorkerState
 from jobs.notifications import Listener
-from jobs.outages import Outage, is_rolled_back
+from jobs.outages import OutageGuard, is_rolled_back
 from jobs.outcomes import Outcome, Stopped
 from jobs.process_identity import ProcessIdentity
 
@@ -99,11 +99,11 @@ class WorkerLoop:
             on_write=self.progress_writer.wake,
             is_notified=lambda: self.listener.is_listening,
         )
-        self._capture = CaptureLogs()
+        self._capture = JobLogHandler()
         self._events: queue.SimpleQueue[LoopEvent] = queue.SimpleQueue()
         self._data_version: object = object()  # differs from any version: the start counts as a change
         self._end = threading.Event()
-        self._outage = Outage(logger, "worker", self._end)
+        self._outage = OutageGuard(logger, "worker", self._end)
         self._stop_signals = 0
         self._stopping_since: float | None = None
         self._last_turn_failed = False
@@ -269,7 +269,8 @@ class WorkerLoop:
             except OperationalError as error:
                 if not is_rolled_back(error):
                     raise
-                logger.warning("a turn was rolled back (%s); it is repeated", str(error).strip().splitlines()[0])
+                reason = str(error).strip().splitlines()[0]
+                logger.warning("worker %s: a turn was rolled back (%s); repeating it", self.identity.name, reason)
                 self.schedule.record_failed_turn()
             self._last_turn_failed = False
 

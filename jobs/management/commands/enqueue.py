@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from jobs.errors import NotFound
 from jobs.management import base
 from jobs.models import Job
-from jobs.outages import Outage
+from jobs.outages import OutageGuard
 from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.services.job_spec import JobFields
@@ -101,7 +101,7 @@ def _parse_fields(options: dict[str, Any]) -> JobFields:
 
 def wait_until_finished(job_id: UUID, show: Callable[[Job], None]) -> Job:
     """Return the last job of the retry chain, once it has finished."""
-    outage = Outage(logger, "waiting")
+    outage = OutageGuard(logger, "waiting")
     pause, last_state = FIRST_POLL_SEC, None
     while True:
         with outage.survive():
