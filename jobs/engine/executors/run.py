@@ -26,6 +26,7 @@ from jobs.validation.fields import parse_json_value
 from jobs.validation.sanitize import sanitize_exit_code, sanitize_json, sanitize_text
 
 ERROR_LENGTH = 64_000
+MAX_TOKENS = 2**63 - 1  # of the column
 LONGEST_DELAY_SEC = 100.0 * YEAR_SEC
 logger = logging.getLogger("jobs.engine.executors.run")
 current_context: contextvars.ContextVar[Context | None] = contextvars.ContextVar("jobs_context", default=None)
@@ -220,7 +221,7 @@ class Context:
 
     def progress(self, done: float, total: float = 1.0, message: str = "") -> None:
         """Report how far the work is. Written with the next batch; the latest report counts."""
-        fraction = min(max(done / total, 0.0), 1.0) if total > 0 else 0.0
+        fraction = min(max(0.0, float(done / total)), 1.0) if total > 0 else 0.0  # in this order, NaN becomes 0
         with self._lock:
             self.writes.progress = (fraction, sanitize_text(message, 500))
         self._on_write()
@@ -238,7 +239,7 @@ class Context:
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise ValueError("use_tokens takes a whole number of tokens, 0 or more")
         with self._lock:
-            self.tokens_used += n
+            self.tokens_used = min(self.tokens_used + n, MAX_TOKENS)
             self.writes.tokens = self.tokens_used
             self.writes.urgent = True
         self._on_write()

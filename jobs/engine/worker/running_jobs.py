@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +17,10 @@ from jobs import db
 from jobs.engine.claim import Claim, round_to_batch_size
 from jobs.engine.executors.run import Context, PendingReports
 from jobs.models import Job, JobLog
+from jobs.outages import is_rejection
 from jobs.states import StopMode
 
+logger = logging.getLogger("jobs.engine.worker")
 SLOT_NUMBERS = 64  # for each slot: see `RunningJobs.pick_slots`
 
 
@@ -90,7 +93,10 @@ class RunningJob:
             writes = self.ctx.take_writes()
             try:
                 is_ours = self._write(writes)
-            except Exception:
+            except Exception as error:
+                if is_rejection(error):  # a later attempt would fail, too, and block the results of all jobs
+                    logger.exception("job %s: the database rejected its reports; they are dropped", self.id)
+                    return
                 self.ctx.restore_writes(writes)
                 raise
             if not is_ours:
