@@ -90,19 +90,19 @@ def sqlite_options(alias: str) -> Mapping[str, Any] | None:
 
 
 @contextmanager
-def atomic(*, durable: bool = False, read_committed: bool = False) -> Iterator[BaseDatabaseWrapper]:
+def atomic(*, durable: bool = False) -> Iterator[BaseDatabaseWrapper]:
     """Open a transaction on the jobs' database.
 
     On SQLite the outermost transaction starts IMMEDIATE whatever the host's settings say: a transaction that
     reads first and writes later cannot wait for the lock, it fails with "database is locked".
 
-    `read_committed` sets that isolation level on PostgreSQL, whatever the host's default is: a transaction that waits
-    for a lock and then counts must see what was committed meanwhile. Only the outermost transaction can have one.
+    On PostgreSQL it is READ COMMITTED whatever the host's default is: a transaction that waits for the lock of a limit
+    or a group, and then counts, must see what was committed meanwhile.
     """
     using = connection()
     outermost = not using.in_atomic_block
     with _immediate(using), transaction.atomic(using=using.alias, durable=durable):
-        if read_committed and outermost and using.vendor == "postgresql" and not _is_read_committed(using):
+        if outermost and using.vendor == "postgresql" and not _is_read_committed(using):
             with using.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         yield using

@@ -85,7 +85,7 @@ class Claimer:
         return claims
 
     def _claim_selected(self, slots: Sequence[int], lease_request: LeaseRequest) -> list[Claim]:
-        with db.atomic(read_committed=True) as connection:
+        with db.atomic() as connection:
             selection_round = SelectionRound(connection, self.served_jobs.to_filter())
             self._has_limits = bool(selection_round.limits)
             startable = selection_round.count_startable(len(slots)) if self._may_be_plain else None

@@ -113,7 +113,9 @@ def _decide_on_failure(group: JobGroup, job: Job) -> str:
 def close_if_done(group: JobGroup) -> None:
     """Set the group's final status and send its signal, if no member is live any more."""
     if live_members(group).exists():
-        JobGroup.objects.filter(pk=group.pk, status=GroupStatus.PENDING).update(status=GroupStatus.RUNNING)
+        # Written even if it is RUNNING: a REPEATABLE READ transaction of the host that waits for this row must fail
+        # instead of going on with a snapshot in which the member has not ended.
+        JobGroup.objects.filter(pk=group.pk).update(status=GroupStatus.RUNNING)
         return
     status = _final_status(group)
     JobGroup.objects.filter(pk=group.pk).update(status=status, finished_at=Now())

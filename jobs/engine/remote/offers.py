@@ -46,7 +46,7 @@ def offer_jobs(addon_id: str, tenant: str | None, limit: int) -> list[Job]:
         return []
     limits.ensure_limits()
     try:
-        with db.atomic(read_committed=True) as connection:
+        with db.atomic() as connection:
             # Choose as a claim does, and take the jobs that are not locked.
             of_tenant = Filter() if tenant is None else Filter("tenant = %s", [tenant])
             selection = SelectionRound(connection, of_tenant, remote=True, index=Filter("addon_id = %s", [addon_id]))

@@ -56,7 +56,7 @@ def request_lease(
         constraints=frozenset(name for name, is_set in (constraints or {}).items() if is_set),
         expected_duration_sec=expected_duration_sec,
     )
-    with db.atomic(read_committed=True):
+    with db.atomic():
         lease = leases.build_lease(candidate, LeaseKind.ADMISSION, owner)
         return _grant(lease) if has_open_policy() else _decide(lease, candidate)
 

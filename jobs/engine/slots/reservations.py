@@ -172,4 +172,4 @@ def _open_transaction() -> AbstractContextManager[Any]:
     blocks = [block for block in db.connection().atomic_blocks if not getattr(block, "_from_testcase", False)]
     if blocks:
         raise InvalidOperationError(_("A direct call cannot wait for its turn inside a transaction of its caller."))
-    return db.atomic(read_committed=True)
+    return db.atomic()
