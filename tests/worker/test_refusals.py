@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from django.db import DatabaseError, DataError, OperationalError, connection
 
 from jobs.db import set_short_timeouts
 from jobs.engine.claim import ServedJobs
+from jobs.engine.executors.run import Context
 from jobs.engine.worker import WorkerLoop, WorkerOptions, turn
 from jobs.engine.worker.turn import TurnResult, take_turn
 from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed, Failed
+from jobs.services import groups
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.support.snapshots import list_event_kinds
@@ -109,6 +112,49 @@ def test_a_turn_that_waited_too_long_for_a_lock_is_repeated_and_is_no_outage(wor
     worker._try_turn()
     assert [job.id for job in worker.running] == [made.pk]
     connection.close()  # with its timeouts
+
+
+@pytest.mark.pg_only
+def test_a_turn_that_fails_after_its_claim_hands_the_claim_back(worker: WorkerLoop) -> None:
+    """Claiming the first member of a group commits, then waits for the group; no slot knows of the claim."""
+    group = groups.create([{"job_type": TYPE}], mode="parallel")
+    made = Job.objects.get(group=group)
+    worker._configure_connection()
+    set_short_timeouts(0.5)
+    with closing(connection.copy()) as host:
+        host.set_autocommit(False)
+        with host.cursor() as cursor:
+            cursor.execute("LOCK TABLE jobscheduler_jobgroup IN EXCLUSIVE MODE")
+        worker._try_turn()
+        assert status_of(made) == Status.RUNNING
+        assert not len(worker.running)
+    worker._try_turn()
+    assert [job.id for job in worker.running] == [made.pk]
+    assert list_event_kinds(made) == ["SUBMITTED", "RUNNING", "HANDED_BACK", "RUNNING"]
+    connection.close()  # with its timeouts
+
+
+ODD_REPORTS: dict[str, Callable[[Context], object]] = {
+    "progress that is not a number": lambda ctx: ctx.progress(float("nan")),
+    "progress of infinity": lambda ctx: ctx.progress(float("inf"), float("inf")),
+    "progress as a fraction": lambda ctx: ctx.progress(Fraction(1, 3)),
+    "more tokens than a column has": lambda ctx: [ctx.use_tokens(10**19) for _ in range(2)],
+    "a value that the database rejects": lambda ctx: setattr(ctx.writes, "progress", (5.0, "")),
+}
+
+
+@pytest.mark.parametrize("report", ODD_REPORTS)
+def test_no_report_of_a_handler_keeps_its_result_or_another_job_waiting(worker: WorkerLoop, report: str) -> None:
+    first = job_services.enqueue(TYPE)
+    worker._try_turn()
+    [job] = worker.running
+    second = job_services.enqueue(TYPE)
+    ODD_REPORTS[report](job.ctx)
+    worker._on_return(job, Completed())
+    worker._drain_events()
+    worker._try_turn()
+    assert status_of(first) == Status.COMPLETED
+    assert [item.id for item in worker.running] == [second.pk]
 
 
 class RolledBack(Exception):

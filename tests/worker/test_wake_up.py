@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
@@ -73,6 +74,25 @@ def test_room_in_a_limit_is_noticed_by_a_worker_of_other_types(fleet: Fleet) -> 
     wait_for_status(second.pk, Status.COMPLETED, fleet=fleet)
     waited_for = get_event(second.pk, EventKind.RUNNING).at - get_event(first.pk, EventKind.COMPLETED).at
     assert 0 <= waited_for.total_seconds() < 0.5 + SOON_SEC
+
+
+@pytest.mark.parametrize("is_stopped", [False, True], ids=["serves other types", "is about to stop"])
+def test_the_next_job_of_a_target_starts_elsewhere_if_this_worker_does_not_take_it(
+    fleet: Fleet, is_stopped: bool
+) -> None:
+    """The fallback poll of the other worker comes after ten minutes."""
+    settings = {**LONG_LEASE_SETTINGS, "POLL_SEC": 60, "SHUTDOWN_GRACE_SEC": 30}
+    types = "--types=sample.sleepy,sample.noop" if is_stopped else "--types=sample.sleepy"
+    first = job_services.enqueue("sample.sleepy", {"seconds": 2}, target="book-1")
+    holder = fleet.start(types, "--no-housekeeping", settings=settings)
+    wait_for_status(first.pk, Status.RUNNING, fleet=fleet)
+    fleet.start("--types=sample.noop", "--no-housekeeping", settings=settings)
+    wait_for_status(job_services.enqueue("sample.noop").pk, Status.COMPLETED, fleet=fleet)
+    second = job_services.enqueue("sample.noop", target="book-1")
+    if is_stopped:
+        holder.signal(signal.SIGTERM)
+    wait_for_status(first.pk, Status.COMPLETED, fleet=fleet)
+    wait_for_status(second.pk, Status.COMPLETED, fleet=fleet)
 
 
 @pytest.mark.sqlite_only

@@ -34,6 +34,7 @@ class PromotionResult(NamedTuple):
 
     marks: int
     undecided: int  # of these, left for later because a row was locked
+    ready: int = 0  # jobs that became ready; not counted on SQLite, where no worker waits for a notification
 
     @property
     def is_unfinished(self) -> bool:
@@ -50,8 +51,8 @@ def promote(connection: Any, limit: int) -> PromotionResult:
         execute(connection, INSERT_MISSING_TARGETS, None)
         ((marks, _, mark_ids, targets, ready),) = execute(connection, _lock_marked(limit), None)
     params = {"marks": mark_ids, "targets": targets, "ready": ready}
-    decided = execute(connection, PROMOTE, params) if targets else []
-    return PromotionResult(marks, marks - len(decided))
+    ((decided, ready_count),) = execute(connection, PROMOTE, params) if targets else [(0, 0)]
+    return PromotionResult(marks, marks - decided, ready_count)
 
 
 # The insert of jobs must not insert targets: two callers with two new targets in opposite order would deadlock.
@@ -104,16 +105,19 @@ PROMOTE = f"""
     locked AS MATERIALIZED (
         SELECT id FROM jobscheduler_job WHERE id IN (SELECT id FROM head) FOR UPDATE SKIP LOCKED
     ),
-    up AS (UPDATE jobscheduler_job SET gate = 3 WHERE id IN (SELECT id FROM locked) AND gate = 2),
+    up AS (UPDATE jobscheduler_job SET gate = 3 WHERE id IN (SELECT id FROM locked) AND gate = 2 RETURNING 1),
     down AS (
         UPDATE jobscheduler_job SET gate = 2
         WHERE id = ANY(%(ready)s::uuid[]) AND gate = 3 AND lane_id IN (SELECT id FROM target)
           AND id NOT IN (SELECT id FROM head WHERE id IS NOT NULL)
+    ),
+    decided AS (
+        DELETE FROM jobscheduler_lanemark WHERE id = ANY(%(marks)s::bigint[]) AND lane_id IN (
+            SELECT id FROM target
+            EXCEPT SELECT lane_id FROM head WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM locked))
+        RETURNING 1
     )
-    DELETE FROM jobscheduler_lanemark WHERE id = ANY(%(marks)s::bigint[]) AND lane_id IN (
-        SELECT id FROM target
-        EXCEPT SELECT lane_id FROM head WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM locked))
-    RETURNING 1
+    SELECT (SELECT count(*) FROM decided), (SELECT count(*) FROM up)
 """
 
 _SQLITE_LAST_MARK = "SELECT max(id) FROM (SELECT id FROM jobscheduler_lanemark ORDER BY id LIMIT %s)"

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 from uuid import UUID
 
-from jobs import db
+from jobs import db, notifications
 from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import finish, promoter
@@ -60,6 +60,7 @@ class TurnRunner:
         self._lease_sec = conf.LEASE_SEC - lease_margin_sec()  # how long a handler may run without a heartbeat
         self._unanswered_until = 0.0  # claims whose reply was lost may appear until then
         self._unanswered_check_at = 0.0  # when to look for them again
+        self._promoted = 0  # jobs that became ready in this turn
 
     def run(self, *, may_claim: bool) -> None:
         """Take one turn. Handlers start, and slots are freed, after the commit was answered."""
@@ -79,6 +80,7 @@ class TurnRunner:
         if sent_at >= self.schedule.unserved_check_at:
             self._check_unserved_jobs(sent_at)
         slots = self.running.pick_slots(free)
+        self._promoted = 0
         statuses, claims = take_turn(
             self.claimer,
             [result for _, result in finished],
@@ -91,6 +93,10 @@ class TurnRunner:
         answered_at = time.monotonic()
         self.recorder.release_slots(finished, statuses)
         self._start_handlers(claims, sent_at)
+        if not slots and any(job.claim.target is not None for job, _ in finished):
+            notifications.notify(notifications.LANE)  # other workers promote: this one claims nothing
+        elif self._promoted and self._promoted > sum(claim.target is not None for claim in claims):
+            notifications.notify(notifications.READY)  # other workers claim what this one has not
         if slots:
             if self.schedule.record_claim(requested=len(slots), claimed=len(claims), took_sec=answered_at - sent_at):
                 self._look()
@@ -134,7 +140,9 @@ class TurnRunner:
                 self.schedule.record_changed_targets()
             self._look()
         if self.schedule.should_promote:
-            self.schedule.record_promotion(is_unfinished=promoter.promote_round().is_unfinished)
+            promotion = promoter.promote_round()
+            self._promoted += promotion.ready
+            self.schedule.record_promotion(is_unfinished=promotion.is_unfinished)
         return not self.schedule.is_claim_pointless
 
     def _look(self) -> bool:

@@ -271,7 +271,7 @@ class WorkerLoop:
                     raise
                 reason = str(error).strip().splitlines()[0]
                 logger.warning("worker %s: a turn was rolled back (%s); repeating it", self.identity.name, reason)
-                self.schedule.record_failed_turn()
+                self.turn_runner.recover_claims()  # an earlier transaction of the turn may have claimed
             self._last_turn_failed = False
 
     def _configure_connection(self) -> None:
