@@ -149,17 +149,28 @@ def _read_jobs(job_ids: Iterable[UUID], *, with_payload: bool = True) -> list[Jo
 
 
 def _build_group_body(message: WebhookMessage, members: Sequence[UUID], *, with_payload: bool) -> bytes:
-    """Return the group as it is now, with the status and round of the event itself."""
+    """Return the group as it is now, with the status and round of the event itself; of a deleted one its id alone."""
     event_fields = {"status": message.group_status, "round": message.group_round}
+    try:
+        document = _serialize_group(message, members, with_payload=with_payload) or {"truncated": True}
+    except DatabaseError:
+        raise
+    except Exception:  # it must block no other message
+        logger.exception("body of message %s could not be built; it has the group's id alone", message.pk)
+        document = {"truncated": True}
+    return build_body(message.event, message.at, {"id": str(message.group_id), **document, **event_fields})
+
+
+def _serialize_group(message: WebhookMessage, members: Sequence[UUID], *, with_payload: bool) -> dict[str, Any] | None:
     row = JobGroup.objects.filter(pk=message.group_id).first()
     if row is None:
-        return build_body(message.event, message.at, {"id": str(message.group_id), **event_fields, "truncated": True})
-    document = {**serializers.serialize_group(row, groups.count_progress([row.pk])[row.pk]), **event_fields}
+        return None
+    document = dict(serializers.serialize_group(row, groups.count_progress([row.pk])[row.pk]))
     document["finished_at"] = serializers.format_time(message.at)
     index_of = {job_id: index for index, job_id in enumerate(members)}
     jobs = sorted(_read_jobs(members, with_payload=with_payload), key=lambda job: index_of[job.pk])
     document["jobs"] = api_serializers.serialize_jobs(jobs, _PRINCIPAL)
-    return build_body(message.event, message.at, document if with_payload else {**document, "truncated": True})
+    return document if with_payload else {**document, "truncated": True}
 
 
 def _change_jobs(data: dict[str, Any], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
