@@ -197,8 +197,9 @@ def _call_handler(handler: Callable[[Job], Any], job: Job) -> dict[str, Any] | N
         return None
     except Skip as reason:
         return {"state": "SKIPPED", "error": str(reason)}
-    except Exception:  # noqa: BLE001 — any exception of a handler is a failure
-        return {"state": "FAILED", "error": traceback.format_exc()}
+    except Exception as error:  # noqa: BLE001 — any exception of a handler is a failure
+        # The first line becomes the reason of the job.
+        return {"state": "FAILED", "error": f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"}
 
 
 class Worker:
