@@ -66,9 +66,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
 
 
 def _waiting_group(item: pytest.Item) -> Path | None:
-    """Return the directory or module that a test shares processes with, or None if it waits for none."""
+    """Return the directory or module that a test shares processes or large tables with, or None."""
     if item.path.parent.name in ("packaging", "browser"):
         return item.path.parent
+    if item.path.parent.name == "query_plans":  # each module fills large tables, 15 s of CPU time
+        return item.path
     mark = item.get_closest_marker("django_db")
     commits = mark is not None and mark.kwargs.get("transaction", False)
     return item.path if commits or "transactional_db" in getattr(item, "fixturenames", ()) else None
