@@ -50,7 +50,7 @@ def host_repeats_reads(transactional_db: None) -> Iterator[None]:
 
 
 class Finish(threading.Thread):
-    """A worker that finishes a member, and commits when somebody waits for the group."""
+    """A worker that finishes a member, and commits when another transaction waits for the group."""
 
     def __init__(self, job: Job) -> None:
         super().__init__()
