@@ -283,3 +283,18 @@ def test_a_body_that_cannot_be_built_does_not_hold_back_the_others(
     assert data_by_job[bad_job.pk] == {"id": str(bad_job.pk), "status": "QUEUED", "truncated": True}
     assert data_by_job[good_job.pk]["tags"] == []
     assert "could not be built" in caplog.text
+
+
+def test_a_group_whose_body_cannot_be_built_is_reported_by_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    create_endpoint("https://example.org/", "group.finished", "job.queued")
+    group = groups.create([{"job_type": TYPE}])
+    executor.finish(executor.claim(Job.objects.get(group=group)), Completed())
+    after_it = enqueue_job()
+
+    def refuse(*_: Any) -> Any:
+        raise ValueError("no JSON at all")
+
+    monkeypatch.setattr(payloads.serializers, "serialize_group", refuse)
+    data = fan_out_and_read_data("group.finished")
+    assert data == {"id": str(group.pk), "truncated": True, "status": "COMPLETED", "round": group.round}
+    assert after_it.pk in {delivery.job_id for delivery in list_deliveries()}
