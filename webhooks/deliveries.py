@@ -136,7 +136,7 @@ class _Endpoint(NamedTuple):
         is_tripped = circuit_breaker.is_tripped(self.failures)
         rows: list[Any] = []
         if self.is_open or is_tripped:
-            rows = self._fetch_due(connection, "AND d.probe ORDER BY d.next_try_at", capacity)
+            rows = self._fetch_due(connection, "AND d.probe ORDER BY d.next_try_at", capacity, "delivery_probe")
         if is_tripped and not self.is_open and not rows:
             rows = self._fetch_due(connection, "ORDER BY d.next_try_at DESC", min(capacity, 1 - in_flight))
         elif not is_tripped and not self.is_open:
@@ -147,11 +147,11 @@ class _Endpoint(NamedTuple):
             for pk, failed, body in rows
         ]
 
-    def _fetch_due(self, connection: Any, condition: str, limit: int) -> list[Any]:
+    def _fetch_due(self, connection: Any, condition: str, limit: int, index: str = "delivery_due") -> list[Any]:
         if limit <= 0:
             return []
         statement = db.pick(connection, postgresql=_DUE_ON_POSTGRESQL, sqlite=_DUE_ON_SQLITE)
-        return _fetch(connection, statement.format(condition=condition), [self.key, limit])
+        return _fetch(connection, statement.format(condition=condition, index=index), [self.key, limit])
 
     def decrypt_keys(self) -> tuple[bytes, ...] | None:
         """Return the keys to sign with; None if a secret cannot be decrypted."""
@@ -181,7 +181,8 @@ def _endpoints_with_capacity(connection: Any, limit: int) -> list[tuple[_Endpoin
 
 
 # Literal SQL: the ORM takes longer to build these statements than the database to run them. Endpoints come in random
-# order, so that none is always last. SQLite's clock has milliseconds: the end of the current one is compared.
+# order, so that none is always last. SQLite's clock has milliseconds: the end of the current one is compared. It would
+# search all pending deliveries for those that were resent (probes), which have an index of their own.
 
 _READY_ON_POSTGRESQL = """
     SELECT id, url, secret, old_secret, old_secret_until > statement_timestamp(), failures,
@@ -207,7 +208,7 @@ _READY_ON_SQLITE = """
             WHERE d.endpoint_id = e.id AND d.status = 'PENDING' AND d.next_try_at <= now
                   AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= now)))
         OR EXISTS (
-            SELECT 1 FROM jobscheduler_webhookdelivery d
+            SELECT 1 FROM jobscheduler_webhookdelivery d INDEXED BY delivery_probe
             WHERE d.endpoint_id = e.id AND d.probe AND d.status = 'PENDING' AND d.next_try_at <= now
                   AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= now)))
     ORDER BY random() LIMIT %s
@@ -221,7 +222,7 @@ _DUE_ON_POSTGRESQL = """
 """
 _DUE_ON_SQLITE = """
     SELECT d.id, d.attempts - d.attempts_before, m.body
-    FROM jobscheduler_webhookdelivery d JOIN jobscheduler_webhookmessage m ON m.id = d.message_id
+    FROM jobscheduler_webhookdelivery d INDEXED BY {index} JOIN jobscheduler_webhookmessage m ON m.id = d.message_id
     WHERE d.endpoint_id = %s AND d.status = 'PENDING'
           AND d.next_try_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f999', 'now')
           AND (d.lease_expires_at IS NULL OR d.lease_expires_at <= strftime('%%Y-%%m-%%d %%H:%%M:%%f999', 'now'))

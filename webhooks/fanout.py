@@ -12,6 +12,7 @@ from django.db.models import Count, QuerySet
 from jobs import db
 from jobs.conf import conf
 from jobs.ids import uuid7
+from jobs.stats.cache import RateLimitedCache
 from webhooks import payloads, subscriptions
 from webhooks.circuit_breaker import FAILURE_THRESHOLD
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookMessage
@@ -113,9 +114,7 @@ def _plan_deliveries(
     message_ids: Sequence[int], recipients: Mapping[int, Sequence[subscriptions.Recipient]]
 ) -> DeliveryPlan:
     """Decide which deliveries to insert. WEBHOOK_MAX_PENDING may be exceeded by the batches of concurrent senders."""
-    endpoint_ids = {recipient.endpoint_id for pk in message_ids for recipient in recipients[pk]}
-    rows = WebhookDelivery.objects.filter(endpoint_id__in=endpoint_ids, status=DeliveryStatus.PENDING).order_by()
-    pending: Counter[UUID] = Counter(dict(rows.values_list("endpoint_id").annotate(Count("pk"))))
+    pending = _pending_counts.get("all endpoints", _count_pending, Counter.total)
     plan: DeliveryPlan = {}
     for message_id in message_ids:
         new = []
@@ -126,6 +125,15 @@ def _plan_deliveries(
             new.append(NewDelivery(endpoint_id, error))
         plan.setdefault(tuple(new), []).append(message_id)
     return plan
+
+
+_pending_counts: RateLimitedCache[Counter[UUID]] = RateLimitedCache()  # counting 200,000 takes 0.2 s on SQLite
+
+
+def _count_pending() -> Counter[UUID]:
+    """Count the pending deliveries of each endpoint. Batches of this process add what they insert."""
+    rows = WebhookDelivery.objects.filter(status=DeliveryStatus.PENDING).order_by()
+    return Counter(dict(rows.values_list("endpoint_id").annotate(Count("pk"))))
 
 
 # Literal SQL: the ORM takes a third of a millisecond for a row, and an unresponsive receiver gets thousands.

@@ -33,7 +33,7 @@ GROUP_ENDS = f"OLD.status IN {OPEN} AND NEW.status NOT IN {OPEN}"
 # ---------------------------------------------------------------------- PostgreSQL
 
 # PostgreSQL plans the statement once a session, for the rows of its first run. OFFSET 0 keeps the subqueries from being
-# joined: look-ups stay by index, row by row, and read the job only if the event has a subscription.
+# joined: look-ups stay by index, row by row.
 ON_EVENTS = Function(
     "jobscheduler_webhook_events",
     f"""
@@ -42,9 +42,7 @@ ON_EVENTS = Function(
             INSERT INTO {MESSAGE} (event_id, tenant, event, job_id, at)
             SELECT id, tenant, event, job_id, at
             FROM (
-                SELECT e.id, e.event, e.job_id, e.at,
-                       CASE WHEN EXISTS (SELECT 1 FROM {SUBSCRIPTION} s WHERE s.event = e.event AND s.until IS NULL)
-                            THEN (SELECT j.tenant FROM {JOB} j WHERE j.id = e.job_id) END AS tenant
+                SELECT e.id, e.event, e.job_id, e.at, (SELECT j.tenant FROM {JOB} j WHERE j.id = e.job_id) AS tenant
                 FROM (
                     SELECT i.id, i.job_id, i.at, {_event_of("i")} AS event
                     FROM inserted i
@@ -53,11 +51,11 @@ ON_EVENTS = Function(
                 ) e
                 OFFSET 0
             ) found
-            WHERE tenant IS NOT NULL AND EXISTS (
+            WHERE EXISTS (
                 SELECT 1 FROM {SUBSCRIPTION} s
                 WHERE s.event = found.event AND s.tenant = found.tenant AND s.until IS NULL
             )
-            ON CONFLICT DO NOTHING;
+            ON CONFLICT (event_id) DO NOTHING;
         END IF;
         RETURN NULL;
     END """,  # noqa: S608 — constants only

@@ -29,7 +29,7 @@ MAX_IN_FLIGHT = 32  # attempts at the same time
 BATCH_WINDOW_SEC = 0.1  # wake-ups within this time share one poll
 SHUTDOWN_FLUSH_SEC = 1.0  # how long an ending process waits for attempts in flight
 ROUND_SEC = 5.0  # how long one round of `manage.py tick` starts new attempts
-PAUSE_FACTOR, BACKGROUND_PAUSE_FACTOR = 1, 19  # pause after a batch of fan-out, in multiples of its duration
+PAUSE_FACTOR, BACKGROUND_PAUSE_FACTOR = 1, 49  # pause after a batch of fan-out, in multiples of its duration
 MAX_PAUSE_SEC = 60.0  # one slow statement must not delay fan-out for hours
 BUSY_SEC = 1.0  # after the last commit of this process its jobs count as running for this long
 

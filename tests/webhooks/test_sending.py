@@ -306,7 +306,7 @@ def test_one_slow_batch_puts_off_fan_out_by_a_minute_at_most(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("seconds_since_commit", "is_idle", "pause"), [(0.5, False, 19), (0.5, True, 1), (5.0, False, 1), (5.0, True, 1)]
+    ("seconds_since_commit", "is_idle", "pause"), [(0.5, False, 49), (0.5, True, 1), (5.0, False, 1), (5.0, True, 1)]
 )
 def test_fan_out_yields_to_running_jobs_unless_an_endpoint_waits_for_it(
     seconds_since_commit: float, is_idle: bool, pause: int, monkeypatch: pytest.MonkeyPatch
