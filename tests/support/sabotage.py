@@ -86,11 +86,20 @@ def skip_group_locks() -> None:
             return finish_locked([replace(end, group_id=None) for end in ends], actor=actor)
 
     def on_member_finished(job: Any) -> None:
+        finished_jobs[job.group_id] = job
         original(job)
-        _wait_for_other_member(job)  # both have read, neither has committed: no transaction sees both results
 
+    def live_members(group: Any) -> Any:
+        members = find_live_members(group)
+        exist = members.exists()
+        _wait_for_other_member(finished_jobs[group.pk])  # both have read, neither has committed or written the group
+        members.exists = lambda: exist
+        return members
+
+    finished_jobs: dict[Any, Any] = {}
     finish_locked, finish_module.finish = finish_module.finish, finish
     original, groups.on_member_finished = groups.on_member_finished, on_member_finished
+    find_live_members, groups.live_members = groups.live_members, live_members
 
 
 def _wait_for_other_member(job: Any) -> None:
