@@ -10,7 +10,7 @@ from jobs import db
 from jobs.actors import PYTHON
 from jobs.engine.insert import insert_jobs
 from jobs.ids import uuid7
-from jobs.models import GroupMode, JobGroup, OnFailure
+from jobs.models import FailureMode, GroupMode, JobGroup
 from jobs.services import job_spec
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -27,7 +27,7 @@ def create_jobs() -> list[str]:
     items += [{"job_type": NOOP, "hold": True} for _ in range(HELD)]
     items += [{"job_type": NOOP, "target": next(lanes)} for _ in range(IN_LANES)]
     ids = job_services.enqueue_many(items)
-    shapes = cycle(product(GroupMode.values, OnFailure.values, (False, True)))
+    shapes = cycle(product(GroupMode.values, FailureMode.values, (False, True)))
     for _ in range(GROUPS):
         mode, on_failure, laned = next(shapes)
         ids += create_group(mode, on_failure, [next(lanes) if laned else None for _ in range(PLACES)])

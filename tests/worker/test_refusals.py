@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -102,10 +102,7 @@ def test_a_turn_that_waited_too_long_for_a_lock_is_repeated_and_is_no_outage(wor
     made = job_services.enqueue(TYPE)
     worker._configure_connection()
     set_short_timeouts(0.5)
-    with closing(connection.copy()) as host:
-        host.set_autocommit(False)
-        with host.cursor() as cursor:
-            cursor.execute("SELECT 1 FROM jobscheduler_concurrencylimit FOR UPDATE")
+    with hold_lock("SELECT 1 FROM jobscheduler_concurrencylimit FOR UPDATE"):
         worker._try_turn()
         assert not worker._outage.is_active
         assert not len(worker.running)
@@ -121,10 +118,7 @@ def test_a_turn_that_fails_after_its_claim_hands_the_claim_back(worker: WorkerLo
     made = Job.objects.get(group=group)
     worker._configure_connection()
     set_short_timeouts(0.5)
-    with closing(connection.copy()) as host:
-        host.set_autocommit(False)
-        with host.cursor() as cursor:
-            cursor.execute("LOCK TABLE jobscheduler_jobgroup IN EXCLUSIVE MODE")
+    with hold_lock("LOCK TABLE jobscheduler_jobgroup IN EXCLUSIVE MODE"):
         worker._try_turn()
         assert status_of(made) == Status.RUNNING
         assert not len(worker.running)
@@ -155,6 +149,16 @@ def test_no_report_of_a_handler_keeps_its_result_or_another_job_waiting(worker: 
     worker._try_turn()
     assert status_of(first) == Status.COMPLETED
     assert [item.id for item in worker.running] == [second.pk]
+
+
+@contextmanager
+def hold_lock(statement: str) -> Iterator[None]:
+    """Hold the lock of a statement in another transaction."""
+    with closing(connection.copy()) as host:
+        host.set_autocommit(False)
+        with host.cursor() as cursor:
+            cursor.execute(statement)
+        yield
 
 
 class RolledBack(Exception):
