@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from jobs.triggers import Function, Trigger, TriggerSet
+from jobs.triggers import DatabaseTrigger, Function, TriggerSet
 
 JOB, RUN = "jobscheduler_job", "jobscheduler_jobrun"
 EVENT, GROUP = "jobscheduler_jobevent", "jobscheduler_jobgroup"
@@ -66,13 +66,13 @@ MEMBER_FUNCTION = _function_refusing_if("jobscheduler_joins_group", ENDED_GROUP)
 
 def _postgresql_trigger(
     name: str, table: str, event: str, when: str, message: str = "", function: Function = REFUSE
-) -> Trigger:
+) -> DatabaseTrigger:
     argument = f"'{message}'" if message else ""
     sql = (
         f"CREATE TRIGGER {name} BEFORE {event} ON {table} FOR EACH ROW WHEN ({when}) "
         f"EXECUTE FUNCTION {function.name}({argument})"
     )
-    return Trigger(name, table, sql, function.name)
+    return DatabaseTrigger(name, table, sql, function.name)
 
 
 _distinct = partial(_any_changed, "IS DISTINCT FROM")
@@ -116,18 +116,18 @@ POSTGRESQL = (
 # ---------------------------------------------------------------------- SQLite
 
 
-def _sqlite_trigger(name: str, table: str, event: str, when: str, message: str) -> Trigger:
+def _sqlite_trigger(name: str, table: str, event: str, when: str, message: str) -> DatabaseTrigger:
     sql = (
         f"CREATE TRIGGER {name} BEFORE {event} ON {table} FOR EACH ROW WHEN {when} "
         f"BEGIN SELECT RAISE(ABORT, '{message}'); END"
     )
-    return Trigger(name, table, sql)
+    return DatabaseTrigger(name, table, sql)
 
 
 _differs = partial(_any_changed, "IS NOT")
 
 
-def _trigger_against_replace(table: str, key: str) -> Trigger:
+def _trigger_against_replace(table: str, key: str) -> DatabaseTrigger:
     """Reject INSERT OR REPLACE, which deletes and inserts without firing any trigger on UPDATE."""
     exists = f"EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})"  # noqa: S608 — constants
     return _sqlite_trigger(f"{table}_not_replaced", table, "INSERT", exists, REPLACED)

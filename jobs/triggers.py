@@ -20,7 +20,7 @@ from django.db.models.signals import post_migrate, pre_migrate
 from jobs import db
 
 
-class Trigger(NamedTuple):
+class DatabaseTrigger(NamedTuple):
     """`sql` is its CREATE TRIGGER statement. `function` is the function that it executes, on PostgreSQL only."""
 
     name: str
@@ -55,14 +55,14 @@ class Function(NamedTuple):
 class TriggerSet:
     """The triggers of one app, for each database."""
 
-    postgresql: Sequence[Trigger]
-    sqlite: Sequence[Trigger]
+    postgresql: Sequence[DatabaseTrigger]
+    sqlite: Sequence[DatabaseTrigger]
     functions: Sequence[Function] = ()
 
-    def get_expected(self, connection: Any) -> Sequence[Trigger]:
+    def get_expected(self, connection: Any) -> Sequence[DatabaseTrigger]:
         return db.pick(connection, postgresql=self.postgresql, sqlite=self.sqlite)
 
-    def find_missing(self, connection: Any) -> list[Trigger]:
+    def find_missing(self, connection: Any) -> list[DatabaseTrigger]:
         """Return the triggers that are absent, disabled, or not as this version defines them."""
         expected = self.get_expected(connection)
         with connection.cursor() as cursor:
@@ -94,7 +94,7 @@ class TriggerSet:
             for function in self._functions_of(expected):
                 cursor.execute(f"DROP FUNCTION IF EXISTS {function.name}()")
 
-    def _functions_of(self, triggers: Sequence[Trigger]) -> list[Function]:
+    def _functions_of(self, triggers: Sequence[DatabaseTrigger]) -> list[Function]:
         names = {trigger.function for trigger in triggers}
         return [function for function in self.functions if function.name in names]
 

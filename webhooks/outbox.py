@@ -8,7 +8,7 @@ The tenant is the job's.
 from __future__ import annotations
 
 from jobs.models import Job, JobEvent, JobGroup
-from jobs.triggers import Function, Trigger, TriggerSet
+from jobs.triggers import DatabaseTrigger, Function, TriggerSet
 from webhooks.events import EVENT_OF, GROUP_FINISHED
 from webhooks.models import WebhookEndpoint, WebhookMessage, WebhookSubscription
 
@@ -82,7 +82,7 @@ ON_ENDPOINT = Function(
     END """,  # noqa: S608
 )
 POSTGRESQL = tuple(
-    Trigger(name, table, f"CREATE TRIGGER {name} {condition} EXECUTE FUNCTION {name}()", name)
+    DatabaseTrigger(name, table, f"CREATE TRIGGER {name} {condition} EXECUTE FUNCTION {name}()", name)
     for name, table, condition in (
         (ON_EVENTS.name, EVENT, f"AFTER INSERT ON {EVENT} REFERENCING NEW TABLE AS inserted FOR EACH STATEMENT"),
         (ON_GROUP.name, GROUP, f"AFTER UPDATE OF status ON {GROUP} FOR EACH ROW WHEN ({GROUP_ENDS})"),
@@ -94,7 +94,7 @@ POSTGRESQL = tuple(
 
 AN_HOUR_AGO = "strftime('%Y-%m-%d %H:%M:%f', 'now', '-1 hour')"
 SQLITE = (
-    Trigger(
+    DatabaseTrigger(
         "jobscheduler_webhook_events",
         EVENT,
         f"""
@@ -111,7 +111,7 @@ SQLITE = (
             ON CONFLICT DO NOTHING;
         END""",  # noqa: S608
     ),
-    Trigger(
+    DatabaseTrigger(
         "jobscheduler_webhook_group",
         GROUP,
         f"""
@@ -125,7 +125,7 @@ SQLITE = (
             VALUES (NEW.tenant, '{GROUP_FINISHED}', NEW.id, NEW.status, NEW.round, NEW.finished_at);
         END""",  # noqa: S608
     ),
-    Trigger(
+    DatabaseTrigger(
         "jobscheduler_webhook_endpoint",
         ENDPOINT,
         f"""

@@ -19,7 +19,7 @@ from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id, Out, Page, Time, enum_schema
 from jobs.api.serializers import select_job_relations, serialize_jobs
 from jobs.conf import conf
-from jobs.models import GroupMode, GroupStatus, JobGroup, OnFailure
+from jobs.models import FailureMode, GroupMode, GroupStatus, JobGroup
 from jobs.services import groups
 from jobs.states import Status
 from jobs.validation import fields
@@ -42,7 +42,7 @@ class ListedGroupOut(Out):
     tenant: str
     name: str
     mode: Annotated[str, WithJsonSchema(enum_schema(GroupMode.values))]
-    on_failure: Annotated[str, WithJsonSchema(enum_schema(OnFailure.values))]
+    on_failure: Annotated[str, WithJsonSchema(enum_schema(FailureMode.values))]
     status: Annotated[str, WithJsonSchema(enum_schema(GroupStatus.values))]
     cancel_requested: bool
     round: int = Field(description="How often it was opened; a retry reopens a finished group.")
@@ -67,7 +67,7 @@ class GroupIn(RequestBody):
     jobs: Annotated[list[JobIn], SkipValidation]
     name: Annotated[Any, WithJsonSchema({"type": "string", "maxLength": 200})] | None = None
     mode: Annotated[Any, WithJsonSchema(enum_schema(GroupMode.values))] | None = None
-    on_failure: Annotated[Any, WithJsonSchema(enum_schema(OnFailure.values))] | None = None
+    on_failure: Annotated[Any, WithJsonSchema(enum_schema(FailureMode.values))] | None = None
     tenant: f.Tenant | None = None
 
 

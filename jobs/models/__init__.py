@@ -1,4 +1,4 @@
-from jobs.models.group import GroupMode, GroupStatus, JobGroup, JobTemplate, OnFailure
+from jobs.models.group import FailureMode, GroupMode, GroupStatus, JobGroup, JobTemplate
 from jobs.models.job import DISPATCH_ORDER, Gate, Job, JobRun
 from jobs.models.limit import ConcurrencyLimit, Lease, LeaseKind, LimitScope
 from jobs.models.rollup import JobMinute

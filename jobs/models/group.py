@@ -27,7 +27,7 @@ class GroupMode(models.TextChoices):
     PARALLEL = "parallel", pgettext_lazy("group mode", "Parallel")
 
 
-class OnFailure(models.TextChoices):
+class FailureMode(models.TextChoices):
     STOP = "stop", pgettext_lazy("on failure", "Stop")
     CONTINUE = "continue", pgettext_lazy("on failure", "Continue")
     SKIP = "skip", pgettext_lazy("on failure", "Skip")
@@ -41,7 +41,7 @@ class JobGroup(models.Model):
     tenant = models.CharField(_("tenant"), max_length=64, default="default")
     name = models.CharField(_("name"), max_length=200, default="", blank=True)
     mode = models.CharField(_("mode"), max_length=10, choices=GroupMode.choices, default=GroupMode.PARALLEL)
-    on_failure = models.CharField(_("on failure"), max_length=8, choices=OnFailure.choices, default=OnFailure.STOP)
+    on_failure = models.CharField(_("on failure"), max_length=8, choices=FailureMode.choices, default=FailureMode.STOP)
     status = models.CharField(_("status"), max_length=9, choices=GroupStatus.choices, default=GroupStatus.PENDING)
     cancel_requested = models.BooleanField(_("cancelled by a person"), default=False)
     round = models.IntegerField(_("round"), default=1, help_text=_("How often it was opened."))
@@ -59,7 +59,7 @@ class JobGroup(models.Model):
         constraints = [
             models.CheckConstraint(name="jobgroup_status_known", condition=Q(status__in=GroupStatus.values)),
             models.CheckConstraint(name="jobgroup_mode_known", condition=Q(mode__in=GroupMode.values)),
-            models.CheckConstraint(name="jobgroup_on_failure_known", condition=Q(on_failure__in=OnFailure.values)),
+            models.CheckConstraint(name="jobgroup_on_failure_known", condition=Q(on_failure__in=FailureMode.values)),
             models.CheckConstraint(
                 name="jobgroup_open_until_finished",
                 condition=Q(status__in=OPEN_GROUP_STATUSES, finished_at__isnull=True)

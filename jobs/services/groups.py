@@ -16,7 +16,7 @@ from jobs.engine import lifecycle
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import JobSpec
 from jobs.errors import IdempotencyKeyReused, InvalidInput, NotFound
-from jobs.models import GroupMode, Job, JobGroup, OnFailure
+from jobs.models import FailureMode, GroupMode, Job, JobGroup
 from jobs.models.job import JobQuerySet
 from jobs.registry import GroupMember
 from jobs.services import job_spec
@@ -63,7 +63,7 @@ def create(
         tenant=fields.parse_tenant(tenant),
         name=fields.parse_text(name, "name", max_length=200, allow_empty=True) if name else "",
         mode=_parse_choice(GroupMode.values, mode, "mode"),
-        on_failure=_parse_choice(OnFailure.values, on_failure, "on_failure"),
+        on_failure=_parse_choice(FailureMode.values, on_failure, "on_failure"),
     )
     if not isinstance(members, list | tuple):
         raise InvalidInput("jobs", _("must be a list"), "list_type")
