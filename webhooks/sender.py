@@ -54,7 +54,8 @@ class Sender(threading.Thread):
         self._end = threading.Event()
         self._outage = OutageGuard(logger, "webhooks", self._end)
         self._polled_at = self._next_poll_at = self._renewed_at = 0.0  # by the monotonic clock, as all times here
-        self._fan_out_at = 0.0
+        self._fanned_out_at = self._fan_out_took = 0.0  # end and duration of the last batch
+        self._has_idle_endpoint = True
         self._events_committed_at = 0.0
 
     def run(self) -> None:
@@ -87,7 +88,7 @@ class Sender(threading.Thread):
         """Start attempts for ROUND_SEC and wait for their results: for a process that does not stay."""
         deadline = time.monotonic() + ROUND_SEC
         while time.monotonic() < deadline and self._run_turn():
-            self._next_poll_at = self._fan_out_at = 0.0
+            self._next_poll_at = self._fan_out_took = 0.0
             self._drain_results(BATCH_WINDOW_SEC if self._in_flight else 0.0)
         self._await_results(conf.WEBHOOK_TIMEOUT_SEC + 1)
         return f"{self.attempt_count} attempts"
@@ -141,21 +142,26 @@ class Sender(threading.Thread):
             events_committed.disconnect(self.wake)
 
     def _fan_out(self) -> bool:
-        """Fan out one batch, then pause for as long as it took.
+        """Fan out one batch, unless the pause after the last one has not ended. Return whether messages may be left."""
+        started = time.monotonic()
+        if started >= self._next_fan_out_at(started):
+            message_count = fanout.fan_out()
+            self._has_idle_endpoint = fanout.has_idle_endpoint()
+            self._fanned_out_at = time.monotonic()
+            self._fan_out_took = self._fanned_out_at - started
+            if not message_count:
+                return False
+        self._next_poll_at = min(self._next_poll_at, self._next_fan_out_at(started))
+        return True
+
+    def _next_fan_out_at(self, now: float) -> float:
+        """Return the end of the pause after a batch, which is as long as the batch took.
 
         While jobs run in this process and no endpoint is idle, the pause is longer: the jobs go first.
         """
-        started = time.monotonic()
-        if started >= self._fan_out_at:
-            message_count = fanout.fan_out()
-            took = time.monotonic() - started
-            in_background = started - self._events_committed_at < BUSY_SEC and not fanout.has_idle_endpoint()
-            pause = took * (BACKGROUND_PAUSE_FACTOR if in_background else PAUSE_FACTOR)
-            self._fan_out_at = started + took + min(pause, MAX_PAUSE_SEC)
-            if not message_count:
-                return False
-        self._next_poll_at = min(self._next_poll_at, self._fan_out_at)
-        return True
+        in_background = now - self._events_committed_at < BUSY_SEC and not self._has_idle_endpoint
+        pause = self._fan_out_took * (BACKGROUND_PAUSE_FACTOR if in_background else PAUSE_FACTOR)
+        return self._fanned_out_at + min(pause, MAX_PAUSE_SEC)
 
     def _run_turn_safely(self) -> None:
         """Run a turn. An unexpected exception must not end this thread: nothing restarts it."""

@@ -300,9 +300,10 @@ def test_one_slow_batch_puts_off_fan_out_by_a_minute_at_most(monkeypatch: pytest
 
     monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(sender.fanout, "fan_out", stall)
+    monkeypatch.setattr(sender.fanout, "has_idle_endpoint", lambda: False)
     slow = sender.Sender()
     slow._fan_out()
-    assert slow._fan_out_at - now <= 60
+    assert slow._next_fan_out_at(now) - now <= 60
 
 
 @pytest.mark.parametrize(
@@ -324,7 +325,25 @@ def test_fan_out_yields_to_running_jobs_unless_an_endpoint_waits_for_it(
     busy = sender.Sender()
     busy._events_committed_at = now - seconds_since_commit
     busy._fan_out()
-    assert busy._fan_out_at - now == pause
+    assert busy._next_fan_out_at(1000.0) - now == pause
+
+
+def test_fan_out_goes_on_soon_after_the_jobs_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+
+    def take_a_second() -> int:
+        nonlocal now
+        now += 1
+        return 1
+
+    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(sender.fanout, "fan_out", take_a_second)
+    monkeypatch.setattr(sender.fanout, "has_idle_endpoint", lambda: False)
+    busy = sender.Sender()
+    busy._events_committed_at = now
+    busy._fan_out()
+    now += sender.BUSY_SEC
+    assert busy._next_fan_out_at(now) <= now
 
 
 @pytest.mark.django_db(transaction=True)
