@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ from django.db.models import Count, QuerySet
 
 from jobs import db
 from jobs.conf import conf
-from jobs.ids import uuid7
 from jobs.stats.cache import RateLimitedCache
 from webhooks import payloads, subscriptions
 from webhooks.circuit_breaker import FAILURE_THRESHOLD
@@ -149,8 +149,8 @@ def _write_on_postgresql(cursor: Any, bodies: Mapping[int, bytes], plan: Deliver
 def _write_on_sqlite(cursor: Any, bodies: Mapping[int, bytes], plan: DeliveryPlan) -> None:
     cursor.executemany(_STORE_BODIES_ON_SQLITE, [(body, pk) for pk, body in bodies.items()])
     for new, message_ids in plan.items():
-        rows = [(uuid7().hex, endpoint_id.hex, error, pk) for pk in message_ids for endpoint_id, error in new]
-        cursor.executemany(_INSERT_ON_SQLITE, rows)
+        rows = [(delivery.endpoint_id.hex, delivery.error) for delivery in new]
+        cursor.execute(_INSERT_ON_SQLITE, [json.dumps(message_ids), json.dumps(rows)])
 
 
 _STORE_BODIES_ON_POSTGRESQL = """
@@ -179,8 +179,11 @@ _INSERT_ON_POSTGRESQL = """
 _INSERT_ON_SQLITE = """
     INSERT INTO jobscheduler_webhookdelivery (id, endpoint_id, message_id, event, job_id, group_id, error, status,
                                               next_try_at, attempts, attempts_before, probe)
-    SELECT new.id, new.endpoint_id, m.id, m.event, m.job_id, m.group_id, new.error,
-           CASE WHEN new.error = '' THEN 'PENDING' ELSE 'FAILED' END,
-           CASE WHEN new.error = '' THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') END, 0, 0, 0
-    FROM (SELECT %s AS id, %s AS endpoint_id, %s AS error) new JOIN jobscheduler_webhookmessage m ON m.id = %s
+    SELECT lower(printf('%%012x', (julianday('now') - 2440587.5) * 86400000) || '7' || substr(hex(randomblob(2)), 2)
+                 || substr('89ab', 1 + abs(random() %% 4), 1) || substr(hex(randomblob(8)), 2)),
+           d.value ->> 0, m.id, m.event, m.job_id, m.group_id, d.value ->> 1,
+           CASE WHEN d.value ->> 1 = '' THEN 'PENDING' ELSE 'FAILED' END,
+           CASE WHEN d.value ->> 1 = '' THEN strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now') END, 0, 0, 0
+    FROM json_each(%s) message CROSS JOIN jobscheduler_webhookmessage m CROSS JOIN json_each(%s) d
+    WHERE m.id = message.value
 """

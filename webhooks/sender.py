@@ -31,6 +31,7 @@ SHUTDOWN_FLUSH_SEC = 1.0  # how long an ending process waits for attempts in fli
 ROUND_SEC = 5.0  # how long one round of `manage.py tick` starts new attempts
 PAUSE_FACTOR, BACKGROUND_PAUSE_FACTOR = 1, 49  # pause after a batch of fan-out, in multiples of its duration
 MAX_PAUSE_SEC = 60.0  # one slow statement must not delay fan-out for hours
+IDLE_POLL_FACTOR = 10  # without endpoints and messages, polls are this much rarer: an idle worker makes few queries
 BUSY_SEC = 1.0  # after the last commit of this process its jobs count as running for this long
 
 _senders: set[Sender] = set()  # of this process
@@ -127,6 +128,8 @@ class Sender(threading.Thread):
         with db.connection().cursor() as cursor:
             cursor.execute(_POLL_STATE)
             has_messages, has_enabled_endpoints = map(bool, cursor.fetchone())
+        if not has_messages and not has_enabled_endpoints:
+            self._next_poll_at = self._polled_at + IDLE_POLL_FACTOR * conf.POLL_SEC
         self._subscribe_to_commits(has_enabled_endpoints and self in _senders)
         has_worked = has_messages and self._fan_out()
         free_slots = MAX_IN_FLIGHT - len(self._in_flight)
