@@ -346,6 +346,18 @@ def test_fan_out_goes_on_soon_after_the_jobs_have_ended(monkeypatch: pytest.Monk
     assert busy._next_fan_out_at(now) <= now
 
 
+@pytest.mark.django_db
+def test_without_endpoints_the_sender_polls_rarely(configure: Settings) -> None:
+    configure(POLL_SEC=1)
+    idle = sender.Sender()
+    idle._run_turn()
+    assert idle._next_poll_at - idle._polled_at == 10
+    create_endpoint("https://example.org/", "job.completed")
+    idle._next_poll_at = 0.0
+    idle._run_turn()
+    assert idle._next_poll_at - idle._polled_at == 1
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_commit_of_its_own_process_wakes_the_sender(receive: Receive, configure: Settings) -> None:
     configure(POLL_SEC=3600)
