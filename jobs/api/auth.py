@@ -18,12 +18,14 @@ from ninja.utils import check_csrf
 
 from jobs import actors
 from jobs.actors import Actor
+from jobs.api.peers import get_peer_network
 from jobs.api.problems import CsrfFailed, Forbidden, TooManyRequests, Unauthorized
 from jobs.api.request_params import reject_forms
 from jobs.errors import NotFound
 from jobs.models import Job
 from jobs.models.job import JobQuerySet
-from jobs.services import tokens
+from jobs.services import failed_attempts, tokens
+from jobs.services.failed_attempts import UNKNOWN_TOKENS
 from jobs.validation import fields
 
 APP = "jobscheduler_jobs"
@@ -98,7 +100,7 @@ class Bearer(HttpBearer):
 
     def __call__(self, request: HttpRequest) -> Principal | None:
         kind, _space, token = request.headers.get("Authorization", "").strip().partition(" ")
-        return _authenticate_token(token.strip(), self.scope) if kind.lower() == "bearer" else None
+        return _authenticate_token(request, token.strip(), self.scope) if kind.lower() == "bearer" else None
 
     def authenticate(self, request: HttpRequest, token: str) -> Any:
         raise NotImplementedError  # __call__ does not use it
@@ -112,7 +114,7 @@ class ApiKey(APIKeyHeader):
         self.scope = scope
 
     def authenticate(self, request: HttpRequest, key: str | None) -> Principal | None:
-        return None if key is None else _authenticate_token(key.strip(), self.scope)
+        return None if key is None else _authenticate_token(request, key.strip(), self.scope)
 
 
 class Console(APIKeyCookie):
@@ -147,10 +149,11 @@ class Console(APIKeyCookie):
         raise NotImplementedError  # __call__ does not use it
 
 
-def _authenticate_token(text: str, scope: str) -> Principal:
+def _authenticate_token(request: HttpRequest, text: str, scope: str) -> Principal:
     """Return the principal of a token. Raise Unauthorized, TooManyRequests or Forbidden."""
     token = tokens.find(text)
     if token is None:
+        _count_unknown_token(request)
         raise Unauthorized(_("This token is unknown, has expired or was revoked."))
     wait_sec = tokens.count_request(token)
     if wait_sec is not None:
@@ -159,3 +162,12 @@ def _authenticate_token(text: str, scope: str) -> Principal:
     if scope not in token.scopes and "admin" not in token.scopes:
         raise Forbidden(_("This token lacks the scope “%s”.") % scope)
     return Principal(Actor(actors.ActorKind.TOKEN, token.name), token.tenant, token_id=token.pk)
+
+
+def _count_unknown_token(request: HttpRequest) -> None:
+    """Raise TooManyRequests for an address that sends many. Its requests with known tokens are answered."""
+    network = get_peer_network(request)
+    wait_sec = failed_attempts.get_wait_sec(UNKNOWN_TOKENS, network)
+    if wait_sec is not None:
+        raise TooManyRequests(wait_sec, _("Too many requests with unknown tokens from this address."))
+    failed_attempts.count_failure(UNKNOWN_TOKENS, network)

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from ninja.errors import AuthenticationError, ValidationError
 
 from jobs import errors
+from jobs.api.peers import get_peer_address
 from jobs.api.responses import encode_json
 from jobs.validation.sanitize import escape_unprintable
 
@@ -70,8 +71,10 @@ class UnsupportedMediaType(ApiError):
 class TooManyRequests(ApiError):
     code, status = "rate_limited", HTTPStatus.TOO_MANY_REQUESTS
 
-    def __init__(self, wait_sec: float) -> None:
-        super().__init__(_("Rate limit exceeded for this token."), Retry_After=str(max(math.ceil(wait_sec), 1)))
+    def __init__(self, wait_sec: float, detail: str | None = None) -> None:
+        super().__init__(
+            detail or _("Rate limit exceeded for this token."), Retry_After=str(max(math.ceil(wait_sec), 1))
+        )
 
 
 def problem_response(
@@ -99,6 +102,9 @@ def error_response(request: HttpRequest, error: Any) -> HttpResponse:
     """Return the problem that describes an exception, without details that are internal."""
     match error:
         case ApiError():
+            if isinstance(error, Unauthorized):
+                path = escape_unprintable(request.path)
+                logger.warning("401 for %s %s from %s", request.method, path, get_peer_address(request))
             return problem_response(error.status, error.code, str(error), headers=error.headers)
         case errors.InvalidInput():
             return _invalid_input_response(error)

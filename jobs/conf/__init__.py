@@ -169,7 +169,8 @@ class Conf:
     MAX_PARAMS_DEPTH: int = setting(32, rules.integer(1, 100))
     API_BULK_LIMIT: int = setting(10_000, BULK)
     CONSOLE_BULK_LIMIT: int = setting(3_000, BULK)
-    API_RATE_LIMIT: int | None = setting(None, rules.integer(1, 1_000_000, optional=True))  # per minute and token
+    API_RATE_LIMIT: int | None = setting(6_000, rules.integer(1, 1_000_000, optional=True))  # per minute and token
+    NUM_PROXIES: int = setting(0, rules.integer(0, 20))  # in front of the site, each appending to X-Forwarded-For
 
     SYSTEM_JOB_TYPES: bool = setting(False, FLAG)
     COMMAND_ALLOW: tuple[str, ...] = setting((), rules.names())

@@ -8,7 +8,17 @@ from django.contrib import admin
 from django.test import Client
 from django.urls import reverse
 
-from jobs.models import ApiToken, ConcurrencyLimit, Job, JobEvent, JobLog, JobTemplate, LaneMark, ShareAccount
+from jobs.models import (
+    ApiToken,
+    ConcurrencyLimit,
+    FailedAttempt,
+    Job,
+    JobEvent,
+    JobLog,
+    JobTemplate,
+    LaneMark,
+    ShareAccount,
+)
 from schedules.models import Schedule
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, JobTemplateFactory
 from tests.support.admin_pages import get_list_url, get_page_url
@@ -17,7 +27,7 @@ from tests.support.admin_users import APP_LABELS
 from tests.support.snapshots import dump_tables
 from webhooks.models import WebhookEndpoint
 
-INTERNAL = (LaneMark, ShareAccount)
+INTERNAL = (FailedAttempt, LaneMark, ShareAccount)
 SHOWN = [model for label in APP_LABELS for model in apps.get_app_config(label).get_models() if model not in INTERNAL]
 EDITED = (
     JobTemplate,

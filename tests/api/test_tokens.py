@@ -88,7 +88,8 @@ def test_a_token_in_a_query_string_is_no_credential() -> None:
 
 
 @pytest.mark.django_db
-def test_without_a_rate_limit_nothing_is_counted() -> None:
+def test_without_a_rate_limit_nothing_is_counted(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"API_RATE_LIMIT": None}
     api = ApiClient("read")
     api.get("/jobs")
     assert ApiToken.objects.get().window_count is None
@@ -113,6 +114,26 @@ def test_refused_requests_count_against_the_rate_limit_too(settings: Any) -> Non
     settings.JOBSCHEDULER = {"API_RATE_LIMIT": 2}
     api = ApiClient("read")
     assert [api.post("/jobs", {}).status_code for _ in range(3)] == [403, 403, 429]
+
+
+@pytest.mark.django_db
+def test_a_high_limit_is_on_by_default_and_written_once_per_hundredth() -> None:
+    api = ApiClient("read")
+    api.get("/jobs")
+    with CaptureQueriesContext(connection) as queries:
+        for _ in range(59):
+            api.get("/jobs")
+    assert [statement for statement in queries if statement["sql"].startswith("UPDATE")] == []
+    assert ApiToken.objects.get().window_count == 60
+    api.get("/jobs")
+    assert ApiToken.objects.get().window_count == 120
+
+
+@pytest.mark.django_db
+def test_requests_counted_ahead_are_part_of_the_limit(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"API_RATE_LIMIT": 450}  # counted by fours
+    token, _ = tokens.create("robot")
+    assert [tokens.count_request(token) is None for _ in range(460)].count(True) == 448
 
 
 @pytest.mark.django_db(transaction=True)
