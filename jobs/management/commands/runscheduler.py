@@ -157,7 +157,7 @@ def listen(host: str, port: int) -> socket:
 
 def serve(descriptor: int, *, threads: int) -> None:
     """Serve until SIGTERM; requests in progress get a few seconds to finish."""
-    import waitress
+    from jobs.management.web_server import serve_application  # waitress is optional
 
     signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(0))
     application = get_internal_wsgi_application()
@@ -165,13 +165,7 @@ def serve(descriptor: int, *, threads: int) -> None:
         application = StaticFilesHandler(application)
     if not settings.DEBUG and not getattr(staticfiles_storage, "is_collected", True):
         log.warning("static files are not collected; run `manage.py collectstatic` for faster pages")
-    waitress.serve(
-        application,
-        sockets=[socket(fileno=descriptor)],
-        threads=threads,
-        # The site decides which proxy headers to trust (SECURE_PROXY_SSL_HEADER), as with any other server.
-        clear_untrusted_proxy_headers=False,
-    )
+    serve_application(application, socket(fileno=descriptor), threads=threads)
 
 
 class Child:
