@@ -35,7 +35,7 @@ run: $(STANDALONE)
 	@$(PY) manage.py migrate --verbosity 0
 	@$(PY) manage.py collectstatic --no-input --verbosity 0
 	@$(PY) manage.py ensureadmin
-	@$(PY) manage.py runscheduler --host $(HOST) --port $(PORT)
+	@env -u ADMIN_PASSWORD $(PY) manage.py runscheduler --host $(HOST) --port $(PORT)
 
 test: $(DEV)
 	@failed=0; \

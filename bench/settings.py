@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 os.environ["ENV_FILE"] = os.devnull
-os.environ.setdefault("SECRET_KEY", "only for benchmarks")
+os.environ.setdefault("SECRET_KEY", "only for benchmarks, and long enough for them")
 
 from jobscheduler.settings import *  # noqa: F403
 from jobscheduler.settings import INSTALLED_APPS, STORAGES

@@ -10,3 +10,6 @@ class JobSchedulerSiteConfig(AppConfig):
     name = "jobscheduler"
     label = "jobscheduler_site"
     verbose_name = _("Job scheduler site")
+
+    def ready(self) -> None:
+        from jobscheduler import login, sessions  # noqa: F401  they connect their receivers

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
 from jobs import conf
-from jobscheduler.settings_helpers import complete_database, parse_log_level, read_or_create_secret
+from jobscheduler.settings_helpers import (
+    complete_database,
+    parse_log_level,
+    read_or_create_secret,
+    require_long_secret,
+)
 
 CODE_DIR = Path(__file__).resolve().parent.parent
 IN_CHECKOUT = (CODE_DIR / "manage.py").exists()
@@ -18,6 +24,8 @@ BASE_DIR = CODE_DIR if IN_CHECKOUT else Path.cwd()
 env = environ.Env()
 if env_file := os.environ.get("ENV_FILE", str(BASE_DIR / ".env")):
     env.read_env(env_file)
+if "ensureadmin" not in sys.argv:
+    os.environ.pop("ADMIN_PASSWORD", None)  # no other process needs it, nor do the processes that it starts
 
 DEBUG = env.bool("DEBUG", default=False)
 SECRET_KEY = env.str("SECRET_KEY", default="")
@@ -25,6 +33,8 @@ if not SECRET_KEY:
     if not IN_CHECKOUT:
         raise ImproperlyConfigured("Set SECRET_KEY: only a development checkout creates its own.")
     SECRET_KEY = read_or_create_secret(BASE_DIR / ".secret_key")
+if not DEBUG:
+    require_long_secret(SECRET_KEY)
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
 
@@ -37,14 +47,17 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
-    "ninja",  # for the pages of /api/docs
     "jobs",
     "schedules",
     "webhooks",
-    "django_q",
 ]
+# A qcluster is optional, beside our own worker: it may run the maintenance, but it runs no jobs.
+if env.bool("DJANGO_Q", default=False):
+    INSTALLED_APPS.append("django_q")
+Q_CLUSTER = {"name": "jobscheduler", "orm": "default", "workers": 1, "timeout": 60, "retry": 120, "max_attempts": 1}
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "jobscheduler.security_headers.SecurityHeaders",
     "jobscheduler.health.ProbesFirst",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -52,6 +65,7 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "jobscheduler.sessions.SessionLimits",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -85,6 +99,9 @@ AUTH_PASSWORD_VALIDATORS = [
     )
 ]
 
+SESSION_COOKIE_AGE = env.int("SESSION_SECONDS", default=12 * 3600)
+SESSION_IDLE_AGE = env.int("SESSION_IDLE_SECONDS", default=2 * 3600)
+
 LANGUAGE_CODE = "en"
 USE_I18N = True
 USE_TZ = True
@@ -98,11 +115,13 @@ STORAGES = {
 }
 WHITENOISE_USE_FINDERS = not Path(STATIC_ROOT, "staticfiles.json").exists()
 
+JOBSCHEDULER = conf.from_environ(os.environ)
 if env.bool("HTTPS", default=False):
+    JOBSCHEDULER.setdefault("NUM_PROXIES", 1)
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     SECURE_SSL_REDIRECT = True
     SECURE_REDIRECT_EXEMPT = [r"^(healthz|readyz)$"]  # probes use plain HTTP, directly to the process
-    SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=3600)
+    SECURE_HSTS_SECONDS = env.int("HSTS_SECONDS", default=365 * 24 * 3600)
     SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = True
     # HSTS for subdomains is the choice of the domain's owner.
     SILENCED_SYSTEM_CHECKS = ["security.W005", "security.W021"]
@@ -119,8 +138,3 @@ LOGGING = {
         "waitress.queue": {"level": "ERROR"},  # it logs a warning for every request that waits for a thread
     },
 }
-
-# A qcluster is optional, beside our own worker: it may run the maintenance, but it runs no jobs.
-Q_CLUSTER = {"name": "jobscheduler", "orm": "default", "workers": 1, "timeout": 60, "retry": 120, "max_attempts": 1}
-
-JOBSCHEDULER = conf.from_environ(os.environ)

@@ -7,11 +7,11 @@ import tempfile
 from pathlib import Path
 
 os.environ["ENV_FILE"] = ""
-os.environ.setdefault("SECRET_KEY", "only for tests")
+os.environ.setdefault("SECRET_KEY", "only for tests, and long enough for them")
 
 from jobs.conf import from_environ
 from jobscheduler.settings import *  # noqa: F403
-from jobscheduler.settings import DATABASES, INSTALLED_APPS, MIDDLEWARE
+from jobscheduler.settings import DATABASES, INSTALLED_APPS
 
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     # A file, unlike SQLite's memory, can be shared by the threads and processes of a test.
@@ -40,8 +40,7 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 WHITENOISE_AUTOREFRESH = WHITENOISE_USE_FINDERS = True  # nothing is collected for tests
-INSTALLED_APPS = [*INSTALLED_APPS, "tests.sample_app"]
-MIDDLEWARE = [*MIDDLEWARE, "tests.browser.csp.strict"]
+INSTALLED_APPS = [*INSTALLED_APPS, "django_q", "tests.sample_app"]
 JOBSCHEDULER: dict[str, object] = from_environ(os.environ)  # the children of a test may be told shorter times
 TASKS = {
     "default": {"BACKEND": "jobs.contrib.tasks.JobsBackend", "QUEUES": ["default", "mail"]},

@@ -46,7 +46,7 @@ def site_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A migrated database and collected static files of our own, as `make run` prepares them."""
     home = tmp_path_factory.mktemp("standalone")
     files = {"DATABASE_URL": f"sqlite:///{home / 'db.sqlite3'}", "STATIC_ROOT": str(home / "static")}
-    fixed = {"DJANGO_SETTINGS_MODULE": "jobscheduler.settings", "ENV_FILE": "", "SECRET_KEY": "for this test"}
+    fixed = {"DJANGO_SETTINGS_MODULE": "jobscheduler.settings", "ENV_FILE": "", "SECRET_KEY": "s" * 32}
     env = {**os.environ, **files, **fixed, "JOBSCHEDULER_SHUTDOWN_GRACE_SEC": "5"}
     for command in (["migrate"], ["collectstatic", "--no-input"]):
         subprocess.run([sys.executable, CHECKOUT / "manage.py", *command, "--verbosity=0"], env=env, check=True)

@@ -43,6 +43,8 @@ def stages(text: str) -> list[Stage]:
         if word == "FROM":
             base, _, name = rest.partition(" AS ")
             found.append(Stage(base, name))
+        elif word == "ARG" and not found:
+            continue  # a variable of the FROM lines
         elif word in WORDS:
             found[-1].steps.append((word, rest))
         else:
@@ -81,7 +83,12 @@ def start(image: Stage, here: Path, env: dict[str, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     site = {"ALLOWED_HOSTS": "scheduler.example.com", "HTTPS": "True"}
-    env = {**env, **site, "SECRET_KEY": "only for the rehearsal", "DATABASE_URL": f"sqlite:///{here}/db.sqlite3"}
+    env = {
+        **env,
+        **site,
+        "SECRET_KEY": "only for the rehearsal of the image, at home",
+        "DATABASE_URL": f"sqlite:///{here}/db.sqlite3",
+    }
     subprocess.run(["django-admin", "migrate", "--verbosity=0"], cwd=here, env=env, check=True)
     command = [*json.loads(image.list_arguments("CMD")[-1]), f"--port={port}"]
     print(f"CMD {shlex.join(command)}", flush=True)

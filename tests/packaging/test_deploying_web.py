@@ -64,7 +64,7 @@ def port(
 
 def test_a_request_that_came_by_tls_is_answered_and_another_is_sent_there(port: int) -> None:
     by_tls = ask(port, {"Host": PUBLIC, "X-Forwarded-Proto": "https"})
-    assert (by_tls.status, by_tls.getheader("Strict-Transport-Security")) == (200, "max-age=3600")
+    assert (by_tls.status, by_tls.getheader("Strict-Transport-Security")) == (200, "max-age=31536000")
     plain = ask(port, {"Host": PUBLIC})
     assert (plain.status, plain.getheader("Location")) == (301, f"https://{PUBLIC}/admin/login/")
 

@@ -55,6 +55,17 @@ def test_a_name_that_the_admin_would_refuse_is_refused(monkeypatch: pytest.Monke
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("password", ["a", "12345678901", "password1", "administrator-grace"])
+def test_a_password_that_the_admin_would_refuse_is_refused(monkeypatch: pytest.MonkeyPatch, password: str) -> None:
+    monkeypatch.setenv("ADMIN_USERNAME", "administrator-grace")
+    monkeypatch.setenv("ADMIN_PASSWORD", password)
+    with pytest.raises(CommandError, match="ADMIN_PASSWORD: ") as refused:
+        _ensureadmin()
+    assert refused.value.returncode == 2
+    assert not User.objects.exists()
+
+
+@pytest.mark.django_db
 def test_an_ordinary_account_is_not_made_an_administrator() -> None:
     User.objects.create_user("admin")
     with pytest.raises(CommandError, match="ADMIN_USERNAME"):
@@ -85,7 +96,7 @@ def test_our_own_packages_are_not_taken_for_shadows() -> None:
 
 
 def test_a_log_level_that_is_none_is_named_in_the_last_line() -> None:
-    env = {**os.environ, "ENV_FILE": "", "SECRET_KEY": "for this test", "LOG_LEVEL": "loud"}
+    env = {**os.environ, "ENV_FILE": "", "SECRET_KEY": "s" * 32, "LOG_LEVEL": "loud"}
     refused = run_process({**env, "DJANGO_SETTINGS_MODULE": "jobscheduler.settings"}, "check")
     assert refused.code == 1
     last = "LOG_LEVEL must be one of DEBUG, INFO, WARNING, ERROR, CRITICAL, not 'loud'."

@@ -122,7 +122,11 @@
   const counts = document.querySelector("[data-counts-url]");
   const loadCounts = async () => {
     try {
-      const response = await fetch(counts.dataset.countsUrl, { credentials: "same-origin", redirect: "error" });
+      const response = await fetch(counts.dataset.countsUrl, {
+        headers: { "X-Jobs-Live": "1" },
+        credentials: "same-origin",
+        redirect: "error",
+      });
       if (!response.ok) return;
       const byStatus = await response.json();
       for (const element of counts.querySelectorAll("[data-count]")) {

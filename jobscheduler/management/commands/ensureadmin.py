@@ -7,6 +7,7 @@ import secrets
 from typing import Any
 
 from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError
@@ -42,6 +43,11 @@ class Command(BaseCommand):
             User(username=name).full_clean(exclude=["password"])
         except ValidationError as error:
             raise CommandError(f"ADMIN_USERNAME {name!r}: {' '.join(error.messages)}", returncode=2) from None
+        if chosen_password:
+            try:
+                validate_password(chosen_password, User(username=name))
+            except ValidationError as error:
+                raise CommandError(f"ADMIN_PASSWORD: {' '.join(error.messages)}", returncode=2) from None
         User.objects.create_superuser(name, password=password)
         self.stdout.write(self.style.SUCCESS(f"Created the administrator {name!r}."))
         if not chosen_password:
