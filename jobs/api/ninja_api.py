@@ -6,7 +6,6 @@ has the paths of the prefix it is requested under and lists every status.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache, wraps
 from typing import Any
@@ -20,11 +19,11 @@ from django.utils.translation import gettext_noop
 from django.views.decorators.http import require_safe
 from ninja import NinjaAPI
 from ninja.errors import AuthenticationError, ValidationError, ValidationErrorContext
-from ninja.openapi.docs import Swagger, render_template
 
 from jobs import db
+from jobs.api.docs_page import ASSETS, send_asset, show_docs
 from jobs.api.problems import PROBLEM, MethodNotAllowed, error_response
-from jobs.api.request_params import parse_query_string
+from jobs.api.request_params import parse_query_string, reject_oversized_body
 from jobs.api.responses import etag_response
 from jobs.errors import InvalidInput
 
@@ -122,6 +121,7 @@ def handle_errors(view: View, decorator: Callable[[View], View] | None = None) -
     def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         method = request.method
         try:
+            reject_oversized_body(request)
             request.method = "GET" if method == "HEAD" else method  # the server omits the body
             try:
                 response = view(request, *args, **kwargs)
@@ -165,15 +165,17 @@ def _docs_patterns(api: SchedulerApi) -> list[URLPattern]:
     def document(request: HttpRequest) -> HttpResponse:
         return etag_response(request, _build_document(api, _get_prefix(request, DOCUMENT_PATH)))
 
-    def docs(request: HttpRequest) -> HttpResponse:
-        settings = {**Swagger.default_settings, "url": _get_prefix(request, DOCS_PATH) + DOCUMENT_PATH}
-        settings_json = json.dumps(settings).replace("<", "\\u003c")  # the page has it inside of a script element
-        context = {"swagger_settings": settings_json, "api": api, "add_csrf": True}
-        return render_template(request, Swagger.template, Swagger.template_cdn, context)
+    def docs(request: HttpRequest) -> HttpResponseBase:
+        return show_docs(request, api.title, _get_prefix(request, DOCS_PATH))
 
     pages = ((DOCUMENT_PATH, document, "openapi_json"), (DOCS_PATH, docs, "openapi_view"))
     views = [(route, handle_errors(require_safe(view)), name) for route, view, name in pages]
-    return [page for route, view, name in views for page in (path(route, view, name=name), path(f"{route}/", view))]
+    asset = handle_errors(require_safe(send_asset))
+    assets = [path(f"{DOCS_PATH}/{name}", asset, {"name": name}) for name in ASSETS.values()]
+    return [
+        *(page for route, view, name in views for page in (path(route, view, name=name), path(f"{route}/", view))),
+        *assets,
+    ]
 
 
 def _complete_document(document: dict[str, Any]) -> dict[str, Any]:

@@ -72,6 +72,13 @@ def reject_forms(request: HttpRequest) -> None:
         require_json(request)
 
 
+def reject_oversized_body(request: HttpRequest) -> None:
+    """Raise BodyTooLarge if the announced length exceeds every limit, before the caller is authenticated."""
+    limit = max(conf.MAX_BODY_BYTES, conf.BULK_BODY_BYTES)
+    if (_content_length(request) or 0) > limit:
+        raise BodyTooLarge(_("The body is larger than %d bytes.") % limit)
+
+
 def read_body(request: HttpRequest, limit: int) -> bytes:
     """Return the whole body, with or without a Content-Length. Raise BodyTooLarge beyond `limit` bytes."""
     length, too_large = _content_length(request), BodyTooLarge(_("The body is larger than %d bytes.") % limit)

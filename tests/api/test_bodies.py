@@ -13,7 +13,7 @@ from asgiref.testing import ApplicationCommunicator
 from django.core.asgi import get_asgi_application
 from django.core.signals import request_finished
 from django.db import connections
-from django.test import override_settings
+from django.test import Client, override_settings
 
 from jobs.models import Job
 from tests.factories import SAMPLE_TYPE, JobFactory
@@ -75,6 +75,18 @@ def test_a_wrong_content_length_is_refused(length: str) -> None:
     response = post(ApiClient("submit"), json.dumps(NOTE).encode(), CONTENT_LENGTH=length)
     assert response.status_code in (400, 413)
     assert not Job.objects.exists()
+
+
+@SMALL_LIMITS
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/bulk", "/docs"])
+def test_a_body_announced_as_too_large_is_refused_before_it_is_read_and_before_its_caller_is_known(path: str) -> None:
+    class Unreadable(BytesIO):
+        def read(self, *args: Any) -> bytes:
+            raise AssertionError("the body was read")
+
+    environ = {"CONTENT_LENGTH": "2049", "wsgi.input": Unreadable()}
+    response = Client().generic("POST", f"/api{path}", b"", "application/json", **environ)
+    assert (response.status_code, response.json()["code"]) == (413, "body_too_large")
 
 
 @pytest.mark.django_db
