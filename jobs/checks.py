@@ -29,6 +29,14 @@ POLICY_METHODS = {
     "FAIRNESS_POLICY": ("aged", "share"),
 }
 SQLITE_TIMEOUT_SEC = 20
+# Commands whose arguments run code, read or replace the data, or grant access.
+DANGEROUS_COMMANDS = frozenset(
+    {
+        *("shell", "dbshell", "runserver", "runscheduler", "test", "testserver", "startapp", "startproject"),
+        *("createsuperuser", "changepassword", "ensureadmin", "createtoken", "createroles"),
+        *("dumpdata", "loaddata", "flush", "backup", "migrate", "makemigrations", "squashmigrations"),
+    }
+)
 
 
 @register(TAG)
@@ -44,6 +52,18 @@ def check_policies(**kwargs: Any) -> list[CheckMessage]:
     conf, _ = read_settings(get_raw_settings())
     problems = (find_policy_problem(key, getattr(conf, key)) for key in POLICY_KEYS)
     return [Error(problem, id="jobs.E004") for problem in problems if problem]
+
+
+@register(TAG)
+def check_allowed_commands(**kwargs: Any) -> list[CheckMessage]:
+    """Warn of commands that give every submitter of jobs the rights of the worker."""
+    conf, _ = read_settings(get_raw_settings())
+    dangerous = sorted(DANGEROUS_COMMANDS.intersection(conf.COMMAND_ALLOW)) if conf.SYSTEM_JOB_TYPES else []
+    if not dangerous:
+        return []
+    message = f"COMMAND_ALLOW lets every token with the scope submit run {', '.join(dangerous)} with any arguments."
+    hint = "Allow a command of your own instead, which does what is needed and takes no other arguments."
+    return [checks.Warning(message, hint=hint, id="jobs.W006")]
 
 
 @register(TAG)

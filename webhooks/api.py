@@ -61,7 +61,7 @@ def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, JsonBody()]
     tenant = request.auth.resolve_tenant(fields.get("tenant"))
     url, events, enabled = fields.get("url"), fields.get("events"), fields.get("enabled", True)
     endpoint, secret = services.create(url, events, tenant=tenant, enabled=enabled, actor=request.auth.actor)
-    return json_response({**serialize_endpoint(endpoint), "secret": secret}, 201)
+    return json_response({**serialize_endpoint(endpoint), "secret": secret}, 201, has_secret=True)
 
 
 @router.get("/webhooks/{endpoint_id}", **lookup("webhooks_get", ListedEndpointOut, "Get an endpoint"))
@@ -126,7 +126,7 @@ def webhooks_rotate_secret(request: ApiRequest, endpoint_id: Id) -> HttpResponse
     """For 24 hours deliveries are signed with both secrets, so that the receiver can switch."""
     principal = request.auth
     endpoint, secret = services.rotate_secret(endpoint_id, tenant=principal.tenant, actor=principal.actor)
-    return json_response({**serialize_endpoint(endpoint), "secret": secret})
+    return json_response({**serialize_endpoint(endpoint), "secret": secret}, has_secret=True)
 
 
 @router.post(

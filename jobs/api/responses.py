@@ -21,8 +21,8 @@ def encode_json(document: Any) -> bytes:
     return _encode(document).encode()
 
 
-def json_response(document: Any, status: int = 200) -> HttpResponse:
-    headers = {"Cache-Control": CACHE_CONTROL}
+def json_response(document: Any, status: int = 200, *, has_secret: bool = False) -> HttpResponse:
+    headers = {"Cache-Control": "no-store" if has_secret else CACHE_CONTROL}
     return HttpResponse(encode_json(document), status=status, content_type=JSON, headers=headers)
 
 

@@ -6,15 +6,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
 
+from jobscheduler import health
+
 ASK = """
 import django
 django.setup()
 from django.test import Client
+
+from jobscheduler import health
 answer = Client().get({path!r})
 print(answer.status_code, answer.text)
 """
@@ -24,6 +29,11 @@ def test_healthz_needs_no_database(client: Client) -> None:
     answer = client.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
     assert "no-store" in answer["Cache-Control"]
+
+
+@pytest.fixture(autouse=True)
+def forget_readiness() -> None:
+    health.readiness.forget()
 
 
 @pytest.mark.django_db
@@ -37,6 +47,17 @@ def test_readyz_is_503_while_a_migration_is_missing(client: Client) -> None:
     MigrationRecorder.Migration.objects.filter(app="jobscheduler_jobs").latest("id").delete()
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()) == (503, {"status": "unavailable", "missing": "migrations"})
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_readyz_asks_the_database_once_a_second(client: Client, django_assert_num_queries: Any, is_ready: bool) -> None:
+    if not is_ready:
+        MigrationRecorder.Migration.objects.filter(app="jobscheduler_jobs").latest("id").delete()
+    first = client.get("/readyz")
+    with django_assert_num_queries(0):
+        second = client.get("/readyz")
+    assert first.status_code == second.status_code == (200 if is_ready else 503)
 
 
 @pytest.mark.once

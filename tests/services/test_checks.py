@@ -91,6 +91,22 @@ def test_wrong_settings_are_errors(raw: Any, ids: set[str]) -> None:
         assert list_check_ids() == ids
 
 
+@pytest.mark.parametrize(
+    ("raw", "names"),
+    [
+        ({"SYSTEM_JOB_TYPES": True, "COMMAND_ALLOW": ["shell", "clearsessions", "loaddata"]}, "loaddata, shell"),
+        ({"SYSTEM_JOB_TYPES": True, "COMMAND_ALLOW": ["createtoken"]}, "createtoken"),
+        ({"SYSTEM_JOB_TYPES": True, "COMMAND_ALLOW": ["clearsessions", "check", "prune"]}, None),
+        ({"SYSTEM_JOB_TYPES": False, "COMMAND_ALLOW": ["shell"]}, None),
+    ],
+)
+def test_commands_that_hand_out_the_rights_of_the_worker_are_a_warning(raw: Any, names: str | None) -> None:
+    with override_settings(JOBSCHEDULER=raw):
+        messages = [message for message in checks.run_checks(tags=["jobs"]) if message.id == "jobs.W006"]
+    expected = [] if names is None else [f"COMMAND_ALLOW lets every token with the scope submit run {names} with any"]
+    assert [message.msg.removesuffix(" arguments.") for message in messages] == expected
+
+
 def test_the_check_command_fails_and_names_the_key_and_its_neighbour() -> None:
     with (
         override_settings(JOBSCHEDULER={"LEASE_SECS": 30}),

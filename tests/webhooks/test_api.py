@@ -40,9 +40,11 @@ def test_a_life_of_an_endpoint() -> None:
 
 def test_a_secret_is_shown_when_it_is_created_and_replaced_and_never_else() -> None:
     api = ApiClient()
-    endpoint = api.post("/webhooks", BODY).json()
+    created = api.post("/webhooks", BODY)
+    endpoint = created.json()
     path = f"/webhooks/{endpoint['id']}"
     rotated = api.post(f"{path}/rotate-secret")
+    assert created["Cache-Control"] == rotated["Cache-Control"] == "no-store"
     assert (rotated.status_code, rotated.json()["secret"] == endpoint["secret"]) == (200, False)
     assert rotated.json()["old_secret_until"] is not None
     for response in (api.get(path), api.get("/webhooks"), api.patch(path, {"enabled": True})):
