@@ -6,6 +6,8 @@ import configparser
 import json
 import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from tests.support.commands import run_process
 BUILD, IMAGE = stages((CHECKOUT / "Dockerfile").read_text())
 DEPLOY = CHECKOUT / "docs" / "deploy"
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
-NEEDED = {"SECRET_KEY": "s", "POSTGRES_PASSWORD": "p"}
+NEEDED = {"SECRET_KEY": "s" * 32, "POSTGRES_PASSWORD": "p"}
 
 
 def test_the_image_is_built_in_one_stage_and_run_from_another() -> None:
@@ -32,7 +34,8 @@ def test_the_image_is_built_in_one_stage_and_run_from_another() -> None:
 
 def test_the_image_runs_as_nobody_special_and_its_commands_need_no_shell() -> None:
     (user,) = IMAGE.list_arguments("USER")
-    assert any(step.startswith("useradd --system") and step.endswith(user) for step in IMAGE.list_arguments("RUN"))
+    assert int(user) > 0  # an orchestrator cannot tell from a name whether it is root
+    assert any(step.startswith(f"useradd --system --uid {user} ") for step in IMAGE.list_arguments("RUN"))
     assert IMAGE.steps.index(("USER", user)) < [word for word, _ in IMAGE.steps].index("CMD")
     assert json.loads(IMAGE.list_arguments("CMD")[-1])[:2] == ["django-admin", "runscheduler"]
     assert json.loads(IMAGE.list_arguments("HEALTHCHECK")[-1].partition("CMD ")[2])[0] == "python"
@@ -64,12 +67,24 @@ def test_compose_runs_web_and_workers_from_the_one_image_on_postgresql() -> None
 
 
 @pytest.mark.parametrize("name", ["migrate", "web", "worker"])
+def test_containers_have_no_privileges_and_a_read_only_file_system(name: str) -> None:
+    service = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"][name]
+    assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"])
+    assert (service["read_only"], service["tmpfs"]) == (True, ["/tmp"])
+    assert "ADMIN_PASSWORD" not in service["environment"]
+
+
+@pytest.mark.parametrize("name", ["migrate", "web", "worker"])
 def test_what_a_deployment_sets_reaches_the_containers_and_what_it_does_not_stays_unset(name: str) -> None:
     passed = {
         "ALLOWED_HOSTS": "scheduler.example.com",
         "CSRF_TRUSTED_ORIGINS": "https://scheduler.example.com",
         "HTTPS": "True",
         "HSTS_SECONDS": "60",
+        "SESSION_SECONDS": "3600",
+        "SESSION_IDLE_SECONDS": "600",
+        "DJANGO_Q": "True",
+        "JOBSCHEDULER_NUM_PROXIES": "2",
         "LOG_LEVEL": "DEBUG",
         "TIME_ZONE": "Europe/Berlin",
         "JOBSCHEDULER_WEBHOOK_SECRET_KEY": "a key of its own",
@@ -133,14 +148,43 @@ def test_the_rehearsal_of_the_image_is_a_target_of_make() -> None:
     assert "-m tests.packaging.dockerfile" in steps.splitlines()[-1]
 
 
-@pytest.mark.parametrize("unit", sorted(DEPLOY.glob("*.service")), ids=lambda path: path.name)
+UNITS = pytest.mark.parametrize("unit", sorted(DEPLOY.glob("*.service")), ids=lambda path: path.name)
+
+
+@UNITS
 def test_units_start_what_exists_and_give_a_worker_its_time(unit: Path) -> None:
-    read = configparser.ConfigParser(interpolation=None, strict=False)
-    read.optionxform = str  # type: ignore[assignment, method-assign]
-    read.read_string(unit.read_text())
-    service = read["Service"]
+    service = read_service(unit)
     assert Path(service["ExecStart"].split()[0]).name == "django-admin"
     assert service["User"] != "root"
     if "worker" in unit.name:
         assert service["KillMode"] == "mixed"
         assert int(service["TimeoutStopSec"]) > Conf.SHUTDOWN_GRACE_SEC
+
+
+@UNITS
+def test_units_can_write_one_directory_and_gain_no_privilege(unit: Path) -> None:
+    service = read_service(unit)
+    assert (service["ProtectSystem"], service["ProtectHome"], service["PrivateTmp"]) == ("strict", "true", "true")
+    assert (service["NoNewPrivileges"], service["CapabilityBoundingSet"]) == ("true", "")
+    assert service["SystemCallFilter"] == "@system-service"
+    assert service["WorkingDirectory"] == f"/var/lib/{service['StateDirectory']}"
+    assert "ReadWritePaths" not in service
+
+
+@UNITS
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd")
+def test_systemd_understands_every_line_of_the_units(unit: Path, tmp_path: Path) -> None:
+    program = read_service(unit)["ExecStart"].split()[0]
+    installed = tmp_path / unit.name.replace("@", "@1")
+    installed.write_text(unit.read_text().replace(program, "/bin/true"))
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--recursive-errors=no", installed], capture_output=True, text=True, check=False
+    )
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def read_service(unit: Path) -> configparser.SectionProxy:
+    read = configparser.ConfigParser(interpolation=None, strict=False)
+    read.optionxform = str  # type: ignore[assignment, method-assign]
+    read.read_string(unit.read_text())
+    return read["Service"]
