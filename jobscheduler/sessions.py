@@ -6,10 +6,12 @@ import time
 from typing import Any
 
 from django.conf import settings
-from django.contrib.auth import SESSION_KEY, logout
+from django.contrib.auth import SESSION_KEY, get_user
+from django.contrib.auth.models import AnonymousUser
 from django.contrib.auth.signals import user_logged_in
 from django.http import HttpRequest
 from django.utils.deprecation import MiddlewareMixin
+from django.utils.functional import SimpleLazyObject
 
 STARTED, ACTIVE = "jobscheduler_started", "jobscheduler_active"  # keys of a session: seconds since the epoch
 WRITE_SEC = 60  # activity is recorded at most so often
@@ -23,19 +25,29 @@ def start_session(*, request: HttpRequest | None, **kwargs: Any) -> None:
 
 
 class SessionLimits(MiddlewareMixin):
-    """Middleware that logs users out SESSION_COOKIE_AGE s after their log-in or SESSION_IDLE_AGE s without activity."""
+    """Middleware that logs users out SESSION_COOKIE_AGE s after their log-in or SESSION_IDLE_AGE s without activity.
+
+    Like the user, the session is looked at where a view asks for the user: a database that is away is the view's error.
+    """
 
     def process_request(self, request: HttpRequest) -> None:
-        if settings.SESSION_COOKIE_NAME not in request.COOKIES or SESSION_KEY not in request.session:
-            return
-        now, session = int(time.time()), request.session
-        started, active = session.get(STARTED), session.get(ACTIVE)
-        if started is None or active is None:  # a log-in without our signal
-            session[STARTED] = session[ACTIVE] = now
-        elif now - started > settings.SESSION_COOKIE_AGE or now - active > settings.SESSION_IDLE_AGE:
-            logout(request)
-        elif now - active >= WRITE_SEC and REFRESH_HEADER not in request.headers:
-            session[ACTIVE] = now
+        request.user = SimpleLazyObject(lambda: get_limited_user(request))  # type: ignore[assignment]
+
+
+def get_limited_user(request: HttpRequest) -> Any:
+    """Return the user of the session, or AnonymousUser after the end of the session. Record activity."""
+    now, session = int(time.time()), request.session
+    if SESSION_KEY not in session:
+        return AnonymousUser()
+    started, active = session.get(STARTED), session.get(ACTIVE)
+    if started is None or active is None:  # a log-in without our signal
+        session[STARTED] = session[ACTIVE] = now
+    elif now - started > settings.SESSION_COOKIE_AGE or now - active > settings.SESSION_IDLE_AGE:
+        session.flush()
+        return AnonymousUser()
+    elif now - active >= WRITE_SEC and REFRESH_HEADER not in request.headers:
+        session[ACTIVE] = now
+    return get_user(request)
 
 
 user_logged_in.connect(start_session, dispatch_uid="jobscheduler.sessions")
