@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.packaging.processes import run
 from tests.support.commands import run_process
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -70,9 +71,8 @@ def test_no_process_but_ensureadmin_keeps_the_password(env: dict[str, str], tmp_
 
 
 def test_make_run_does_not_hand_the_password_to_web_and_worker() -> None:
-    steps = subprocess.run(
-        ["make", "--dry-run", "run"], cwd=CHECKOUT, capture_output=True, text=True, check=True
-    ).stdout.splitlines()
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    steps = run(["make", "--dry-run", "run"], cwd=CHECKOUT, env=env).splitlines()
     assert "env -u ADMIN_PASSWORD" in steps[-1]
     assert "ensureadmin" in steps[-2]
 
