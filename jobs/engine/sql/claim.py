@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
@@ -298,11 +298,17 @@ class StopRequest(NamedTuple):
 
 
 def renew_leases(
-    connection: Any, leases: Sequence[tuple[UUID, UUID]], lease_sec: float, clock: str | None = None
+    connection: Any,
+    leases: Sequence[tuple[UUID, UUID]],
+    lease_sec: float,
+    clock: str | None = None,
+    *,
+    not_after: datetime | None = None,
 ) -> dict[UUID, StopRequest]:
     """Renew leases (job, token) whose rows are not locked. Return the stop request of each renewed job.
 
     A missing job is locked, or its lease is lost: check again. `clock` is the monotonic clock that SQLite stores, too.
+    PostgreSQL may execute the statement long after it was sent: past `not_after`, it renews nothing.
     """
     if db.is_sqlite(connection):
         return _renew_on_sqlite(connection, leases, lease_sec, clock)
@@ -310,6 +316,7 @@ def renew_leases(
         "lease_sec": lease_sec,
         "job_ids": to_array(job_id for job_id, _ in leases),
         "tokens": to_array(token for _, token in leases),
+        "not_after": not_after,
     }
     rows = execute(connection, RENEW, params)
     return {job_id: StopRequest(requested, mode) for job_id, requested, mode in rows}
@@ -320,6 +327,7 @@ RENEW = f"""
     SET lease_expires_at = {NOW} + %(lease_sec)s * interval '1 second', heartbeat_at = {NOW}
     WHERE id = ANY(ARRAY(
         SELECT id FROM jobscheduler_job WHERE id = ANY(%(job_ids)s::uuid[]) AND lease_token = ANY(%(tokens)s::uuid[])
+          AND clock_timestamp() <= coalesce(%(not_after)s::timestamptz, 'infinity')
         ORDER BY id FOR NO KEY UPDATE SKIP LOCKED))
     RETURNING id, cancel_requested, cancel_mode
 """

@@ -10,8 +10,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
-from jobs import db, process_identity
+from jobs import clock, db, process_identity
 from jobs.conf import conf
 from jobs.db import set_short_timeouts
 from jobs.engine.sql.claim import renew_leases
@@ -64,16 +65,30 @@ class Heartbeat(threading.Thread):
             self._read_stop_requests(jobs)
 
     def _renew(self, jobs: list[RunningJob]) -> None:
+        """Renew the leases of these jobs, except of those whose handlers were stopped because it might come too late.
+
+        The database may answer late, or execute the statement late: neither may renew the lease of a stopped handler,
+        which would keep its job from being recovered.
+        """
         sent_at = time.monotonic()
         if jobs:
             with db.atomic() as connection:
-                leases = [(job.id, job.claim.lease_token) for job in jobs]
-                renewed = renew_leases(connection, leases, conf.LEASE_SEC, process_identity.read_beat_clock())
-            for job in jobs:
+                database_time = clock.now()  # on SQLite the transaction has the lock, and the statement does not wait
+                sent_at = time.monotonic()
+                held = [job for job in jobs if not job.lost and (job.returned or sent_at < job.deadline)]
+                left_sec = min((job.deadline - sent_at for job in held if not job.returned), default=conf.LEASE_SEC)
+                renewed = renew_leases(
+                    connection,
+                    [(job.id, job.claim.lease_token) for job in held],
+                    conf.LEASE_SEC,
+                    process_identity.read_beat_clock(),
+                    not_after=database_time + timedelta(seconds=left_sec),
+                )
+            for job in held:
                 if job.id in renewed:
                     job.deadline = sent_at + conf.LEASE_SEC - lease_margin_sec()
                     _apply_stop_request(job, *renewed[job.id])
-            self._check_unrenewed([job for job in jobs if job.id not in renewed])
+            self._check_unrenewed([job for job in held if job.id not in renewed])
             logger.debug("renewed %d of %d leases", len(renewed), len(jobs))
         self._renewed_at = sent_at
 
