@@ -44,6 +44,7 @@ CAPTURED_LOGGERS = (logging.getLogger(), logging.getLogger("jobs.run"))
 BATCH_WINDOW_SEC = 0.002  # how long the first result of a batch waits for others
 BACKLOG_SEC = 0.001  # how soon to check again on jobs that wait for a thread
 CHANGE_POLL_SEC = 0.05  # how often to ask SQLite whether another connection has committed
+REPEAT_SEC = 1.0  # one stop may send several signals: one for each thread of a killed parent, say
 
 
 class Wakeup(Enum):
@@ -104,7 +105,8 @@ class WorkerLoop:
         self._data_version: object = object()  # differs from any version: the start counts as a change
         self._end = threading.Event()
         self._outage = OutageGuard(logger, "worker", self._end)
-        self._stop_signals = 0
+        self._stop_requested_at: float | None = None  # when the first stop signal came
+        self._must_exit_now = False
         self._stopping_since: float | None = None
         self._last_turn_failed = False
         self._has_backlog = False  # jobs wait for a thread
@@ -130,8 +132,12 @@ class WorkerLoop:
         self._events.put(Wakeup.TARGETS if targets_changed else Wakeup.READY)
 
     def stop(self, *_: Any) -> None:
-        """Request an orderly shutdown; the second request ends at once. Usable as a signal handler."""
-        self._stop_signals += 1
+        """Request an orderly shutdown; another request, REPEAT_SEC later, ends at once. Usable as a signal handler."""
+        now = time.monotonic()
+        if self._stop_requested_at is None:
+            self._stop_requested_at = now
+        elif now - self._stop_requested_at > REPEAT_SEC:
+            self._must_exit_now = True
         self._request_turn()
 
     def install_signal_handlers(self) -> None:
@@ -140,7 +146,7 @@ class WorkerLoop:
         signal.signal(signal.SIGINT, self.stop)
 
     def _start(self) -> None:
-        while not self._stop_signals:
+        while self._stop_requested_at is None:
             with self._outage.survive(rejections=False):  # a busy SQLite may keep a new worker waiting
                 limits.sync_limits()
                 limits.warn_of_idle_slots(self.options.concurrency, self.options.serves)
@@ -178,10 +184,10 @@ class WorkerLoop:
 
     def _should_exit(self) -> bool:
         """Return whether the loop ends: after a stop request and its grace, or after a burst."""
-        if self._stop_signals > 1:
+        if self._must_exit_now:
             return True
         is_busy = bool(len(self.running) or self.recorder.returned)
-        if self._stop_signals or self.registration.request == WorkerState.STOPPING:
+        if self._stop_requested_at is not None or self.registration.request == WorkerState.STOPPING:
             if self._stopping_since is None:
                 self._stopping_since = time.monotonic()
                 logger.info("worker %s: shutdown begun, %d jobs running", self.identity.name, len(self.running))
@@ -252,7 +258,8 @@ class WorkerLoop:
         return min(seconds, LOG_COALESCE_SEC) if self.recorder.lost_jobs else seconds
 
     def _may_claim(self) -> bool:
-        return self._stopping_since is None and not self._stop_signals and self.registration.request == ""
+        is_stopping = self._stopping_since is not None or self._stop_requested_at is not None
+        return not is_stopping and self.registration.request == ""
 
     def _try_turn(self) -> None:
         """Take one turn; after a failed one, recover its claims and record results one by one first."""

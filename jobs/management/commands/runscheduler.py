@@ -159,13 +159,19 @@ def serve(descriptor: int, *, threads: int) -> None:
     """Serve until SIGTERM; requests in progress get a few seconds to finish."""
     from jobs.management.web_server import serve_application  # waitress is optional
 
-    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(0))
+    signal.signal(signal.SIGTERM, _exit_once)
     application = get_internal_wsgi_application()
     if settings.DEBUG and "django.contrib.staticfiles" in settings.INSTALLED_APPS:
         application = StaticFilesHandler(application)
     if not settings.DEBUG and not getattr(staticfiles_storage, "is_collected", True):
         log.warning("static files are not collected; run `manage.py collectstatic` for faster pages")
     serve_application(application, socket(fileno=descriptor), threads=threads)
+
+
+def _exit_once(signum: int, frame: object) -> None:
+    """Exit; ignore further signals: each thread of a killed parent sends one, and they would cut requests off."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
 
 
 class Child:

@@ -26,7 +26,7 @@ from jobs.validation.sanitize import escape_unprintable
 
 class Command(BaseCommand):
     requires_system_checks = [checks.TAG]
-    help = "Claim jobs and run them until SIGTERM or Ctrl-C; a second one stops immediately."
+    help = "Claim jobs and run them until SIGTERM or Ctrl-C; another one, a second later, stops immediately."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--name", help="A name that stays the same after a restart; default <hostname>-<pid>.")

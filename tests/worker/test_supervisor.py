@@ -1,0 +1,131 @@
+"""A supervisor that is killed: its worker hands back its jobs, and no process is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from jobs.engine.worker import WorkerLoop, WorkerOptions
+from jobs.engine.worker import worker as worker_module
+from jobs.services import jobs as job_services
+from jobs.states import Status
+from tests.packaging.processes import left_over, mark_environment
+from tests.support.snapshots import list_event_kinds
+from tests.support.worker_processes import (
+    LONG_LEASE_SETTINGS,
+    MANAGE,
+    Fleet,
+    get_job,
+    to_environ,
+    wait_for_status,
+    wait_until,
+)
+
+
+class Product(NamedTuple):
+    process: subprocess.Popen[bytes]
+    log_path: Path
+    mark: str  # in the environment of all its processes
+
+    @property
+    def output(self) -> str:
+        return self.log_path.read_text()
+
+
+def test_a_worker_whose_supervisor_was_killed_hands_back_its_job_and_no_process_is_left(fleet: Fleet) -> None:
+    """The kernel sends the worker a signal for each thread of the supervisor: together they are one stop."""
+    held = job_services.enqueue("sample.sleepy", {"seconds": 600})
+    with run_product(fleet) as product:
+        wait_for_status(held.pk, Status.RUNNING, fleet=fleet)
+        product.process.kill()
+        product.process.wait()
+        wait_until(lambda: not left_over(product.mark), what=lambda: product.output)
+    assert product.output.count("shutdown begun") == 1
+    assert "shutdown finished, 0 jobs left running" in product.output
+    handed_back = get_job(held.pk)
+    assert (handed_back.status, handed_back.attempt) == (Status.QUEUED, 1)
+    assert list_event_kinds(handed_back) == ["SUBMITTED", "RUNNING", "HANDED_BACK"]
+
+
+def test_signals_that_a_dying_parent_causes_one_after_the_other_are_one_stop(fleet: Fleet) -> None:
+    """The thread that started the worker ends, then the rest of the parent: the kernel sends a signal for both."""
+    held = job_services.enqueue("sample.sleepy", {"seconds": 600})
+    gate = fleet.home / "gate"
+    with run_product(fleet, "-c", DYING_PARENT, str(MANAGE), str(gate)) as parent:
+        wait_for_status(held.pk, Status.RUNNING, fleet=fleet)
+        gate.touch()
+        wait_until(lambda: not left_over(parent.mark), what=lambda: parent.output)
+    assert (get_job(held.pk).status, get_job(held.pk).attempt) == (Status.QUEUED, 1)
+
+
+DYING_PARENT = """
+import os, pathlib, signal, sys, threading, time
+sys.argv = sys.argv[1:]
+from jobs.management.commands.runscheduler import Child
+
+def start():
+    Child("worker", "worker")
+    while not pathlib.Path(sys.argv[1]).exists():
+        time.sleep(0.01)
+
+thread = threading.Thread(target=start)
+thread.start()
+thread.join()
+time.sleep(0.2)  # two signals at the same moment would arrive as one
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_stop_that_reaches_supervisor_and_worker_at_once_is_one_stop(fleet: Fleet) -> None:
+    """As systemd stops all processes of a unit: the supervisor also passes its signal on."""
+    held = job_services.enqueue("sample.sleepy", {"seconds": 600})
+    with run_product(fleet) as product:
+        wait_for_status(held.pk, Status.RUNNING, fleet=fleet)
+        for pid in [int(line.partition(":")[0]) for line in left_over(product.mark)]:
+            os.kill(pid, signal.SIGTERM)
+        assert product.process.wait() == 0, product.output
+        assert left_over(product.mark) == []
+    assert get_job(held.pk).status == Status.QUEUED
+
+
+def test_signals_in_quick_succession_are_one_stop_and_a_later_one_ends_at_once() -> None:
+    worker = WorkerLoop(WorkerOptions())
+    worker.stop()
+    worker.stop()
+    assert not worker._must_exit_now
+    assert worker._stop_requested_at is not None
+    worker._stop_requested_at -= 2 * worker_module.REPEAT_SEC
+    worker.stop()
+    assert worker._must_exit_now
+
+
+@contextmanager
+def run_product(fleet: Fleet, *arguments: str) -> Iterator[Product]:
+    """Run `runscheduler`, or Python with these arguments, until a worker has started; kill what is left at the end."""
+    env, mark = mark_environment({**fleet.env, **to_environ(LONG_LEASE_SETTINGS)})
+    log_path = fleet.home / "product.log"
+    with log_path.open("w") as out:
+        process = subprocess.Popen(
+            [sys.executable, *(arguments or [str(MANAGE), "runscheduler", "--port=0"])],
+            env=env,
+            cwd=MANAGE.parent,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    product = Product(process, log_path, mark)
+    try:
+        wait_until(lambda: re.search("worker .* started: ", product.output), what=lambda: product.output)
+        yield product
+    finally:
+        print(product.output)
+        for line in left_over(mark):
+            os.kill(int(line.partition(":")[0]), signal.SIGKILL)
+        process.wait()
