@@ -16,6 +16,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from jobs import db, triggers
 from jobs.conf import POLICY_KEYS, ProblemKind, build_policy, get_raw_settings, read_settings
+from jobs.notifications import Listener, check_delivery
 
 TAG = "jobs"
 OUR_APPS = ("jobs", "schedules", "webhooks")
@@ -128,6 +129,16 @@ def check_history(databases: Sequence[str] | None = None, **kwargs: Any) -> list
     return [Error(message, hint=hint, id="jobs.E012")]
 
 
+@register(checks.Tags.database)
+def check_notifications(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Warn of a transaction pooler that the settings do not mention: notifications do not arrive through it."""
+    if db.alias() not in (databases or ()) or not Listener.can_listen() or check_delivery():
+        return []
+    message = f"Notifications of the database {db.alias()!r} do not arrive: there seems to be a transaction pooler."
+    hint = "Set DISABLE_SERVER_SIDE_CURSORS to True for this database, or connect to PostgreSQL directly."
+    return [checks.Warning(message, hint=hint, id="jobs.W007")]
+
+
 @register(TAG, deploy=True)
 def check_sqlite_for_deployment(**kwargs: Any) -> list[CheckMessage]:
     """Require IMMEDIATE transactions of a SQLite database in a deployment."""
@@ -146,6 +157,20 @@ def find_sqlite_problem(alias: str) -> str | None:
     return (
         f"The SQLite database {alias!r} does not begin its transactions IMMEDIATE: "
         'concurrent writers will fail with "database is locked".'
+    )
+
+
+def find_pool_problem(slots: int) -> str | None:
+    """Return why Django's pool is too small for handlers in so many threads, or None.
+
+    It serves the handlers alone: the worker's own threads connect outside of it.
+    """
+    size = db.pool_size()
+    if size is None or size >= slots:
+        return None
+    return (
+        f"Django's connection pool has {size} connections for each process, fewer than the {slots} handlers of "
+        f'--concurrency. Set OPTIONS["pool"] = {{"max_size": {slots}}} or more.'
     )
 
 

@@ -190,11 +190,28 @@ def use_own_connection() -> None:
     shared = connection()
     if shared.vendor != "postgresql" or not _has_pool_or_strict_isolation(shared.settings_dict["OPTIONS"]):
         return
-    own = shared.copy()
-    own.settings_dict["OPTIONS"] |= {"pool": None, "isolation_level": _read_committed()}
+    own = copy_connection()
     if not shared.in_atomic_block:
         shared.close()  # back to the pool, for handlers
     connections[shared.alias] = own
+
+
+def copy_connection() -> BaseDatabaseWrapper:
+    """Return another connection to the jobs' PostgreSQL, not open yet: outside of Django's pool, READ COMMITTED."""
+    own = connection().copy()
+    own.settings_dict["OPTIONS"] |= {"pool": None, "isolation_level": _read_committed()}
+    return own
+
+
+def has_transaction_pooler() -> bool:
+    """Return whether a pooler may give each transaction another session: so say Django's settings for the database."""
+    return bool(connection().settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False))
+
+
+def assume_transaction_pooler() -> None:
+    """Do in this process as if the settings had DISABLE_SERVER_SIDE_CURSORS: prepare no statements, do not listen."""
+    for settings_dict in (connections.settings[alias()], connection().settings_dict):
+        settings_dict["DISABLE_SERVER_SIDE_CURSORS"] = True
 
 
 def _has_pool_or_strict_isolation(options: Mapping[str, Any]) -> bool:

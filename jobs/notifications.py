@@ -1,13 +1,17 @@
 """Notify waiting workers with the commit. Nothing depends on the arrival of a notification: workers also poll.
 
-PostgreSQL's notifications arrive on a connection of their own; on SQLite, and behind poolers, workers only poll.
+PostgreSQL's notifications arrive on a connection of their own; on SQLite, and behind transaction poolers, workers only
+poll.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
+from contextlib import closing
+from uuid import uuid4
 
 from jobs import db
 from jobs.outages import OutageGuard, close_connection
@@ -19,6 +23,8 @@ READY = "ready"
 LANE = "lane"  # a target has changed: the promoter has to run before jobs are ready
 STOP = "stop"
 PING_SEC = 15.0
+TEST_CHANNEL = "jobscheduler_test"
+TEST_SEC = 5.0  # how long a notification may take; a pooler does not deliver it later either
 
 
 def notify(message: str) -> None:
@@ -27,6 +33,27 @@ def notify(message: str) -> None:
     if db.has_server(connection):
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_notify(%s, %s)", [CHANNEL, message])
+
+
+def check_delivery(seconds: float = TEST_SEC) -> bool:
+    """Send this process a notification on two new connections; return whether it arrived.
+
+    LISTEN belongs to a session of the server. A transaction pooler gives its clients any session for each transaction,
+    accepts LISTEN without an error, and drops what arrives on a session that no client uses.
+    """
+    message = uuid4().hex
+    with closing(db.copy_connection()) as listening, closing(db.copy_connection()) as sending:
+        with listening.cursor() as cursor:
+            cursor.execute(f"LISTEN {TEST_CHANNEL}")
+        with sending.cursor() as cursor:
+            cursor.execute("SELECT pg_notify(%s, %s)", [TEST_CHANNEL, message])
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            with listening.wrap_database_errors:
+                for notification in listening.connection.notifies(timeout=left, stop_after=1):
+                    if notification.payload == message:  # others may be testing, too
+                        return True
+    return False
 
 
 _callbacks: dict[str, Callable[[], None]] = {}
@@ -50,10 +77,8 @@ class Listener(threading.Thread):
 
     @staticmethod
     def can_listen() -> bool:
-        """Return whether the database has notifications, and no pooler is in between."""
-        connection = db.connection()
-        pooled = connection.settings_dict.get("DISABLE_SERVER_SIDE_CURSORS", False)
-        return db.has_server(connection) and not pooled
+        """Return whether the database has notifications, and the settings name no transaction pooler in between."""
+        return db.has_server(db.connection()) and not db.has_transaction_pooler()
 
     def run(self) -> None:
         """Listen until the end, through outages."""

@@ -29,12 +29,14 @@ from jobs.checks import TAG
 from jobs.conf import conf, get_raw_settings, read_settings
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
 from jobs.models.limit import LimitScope
+from jobs.notifications import Listener, check_delivery
 from jobs.outages import OUTAGE_ERRORS
 from jobs.process_identity import ProcessIdentity
 from jobs.triggers import find_missing_triggers
 
 MAX_SKEW_SEC, MIN_HEARTBEAT_AGE_SEC, LONG_WAIT_SEC = 5.0, 30.0, 60.0
 STYLESHEET = "jobs/console.css"
+WORKER_CONNECTIONS = 8  # that a worker needs besides those of its handlers, at most; docs/connections.md counts them
 
 
 class Level(StrEnum):
@@ -66,6 +68,8 @@ def run_checks() -> Findings:
         _check_migrations,
         _check_triggers,
         _check_clock,
+        _check_notifications,
+        _check_connections,
         _check_workers,
         _check_limits,
         _check_leases,
@@ -175,6 +179,50 @@ def _check_clock() -> Findings:
     else:
         hint = _("Leases are not affected, but displayed times are. Run NTP on both hosts.")
         yield Finding("clock", Level.WARNING, message, hint)
+
+
+def _check_notifications() -> Findings:
+    """Check that notifications arrive: they do not through a transaction pooler."""
+    if not db.has_server(db.connection()):
+        yield Finding("notifications", Level.OK, _("SQLite has none; workers look for commits of other processes"))
+    elif not Listener.can_listen():
+        message = _("not used (DISABLE_SERVER_SIDE_CURSORS); workers look for jobs every %g s") % conf.POLL_SEC
+        yield Finding("notifications", Level.OK, message)
+    elif check_delivery():
+        yield Finding("notifications", Level.OK, _("arrive"))
+    else:
+        message = _("do not arrive: a transaction pooler seems to be in between; workers look for jobs every %g s")
+        hint = _("Set DISABLE_SERVER_SIDE_CURSORS to True for this database, or connect to PostgreSQL directly.")
+        yield Finding("notifications", Level.WARNING, message % conf.POLL_SEC, hint)
+
+
+def _check_connections() -> Findings:
+    """Compare the connections that the running workers may need with those that the server allows."""
+    if not db.has_server(db.connection()):
+        yield Finding("connections", Level.OK, _("SQLite has no limit"))
+        return
+    with db.connection().cursor() as cursor:
+        cursor.execute(_CONNECTIONS)
+        allowed, used = cursor.fetchone()
+    workers = _list_workers()
+    slots = sum(worker.slots for worker in workers)
+    needed = slots + WORKER_CONNECTIONS * len(workers)
+    own = {"own": WORKER_CONNECTIONS, "n": len(workers)}
+    values = {"used": used, "allowed": allowed, "needed": needed, "slots": slots, **own}
+    message = _("%(used)d of %(allowed)d in use; workers may need %(needed)d: %(slots)d slots + %(own)d × %(n)d")
+    if needed > allowed:
+        hint = _("Raise max_connections, lower --concurrency, or put a pooler in between: docs/connections.md.")
+        yield Finding("connections", Level.WARNING, message % values, hint)
+    else:
+        yield Finding("connections", Level.OK, message % values)
+
+
+# Some are reserved for superusers and, since PostgreSQL 16, for roles with pg_use_reserved_connections.
+_CONNECTIONS = """
+    SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+           - coalesce(current_setting('reserved_connections', true)::int, 0),
+           (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')
+"""
 
 
 def _check_workers() -> Findings:

@@ -31,6 +31,8 @@ TOPICS = {
     "migrations",
     "triggers",
     "clock",
+    "notifications",
+    "connections",
     "workers",
     "limits",
     "leases",
@@ -80,6 +82,20 @@ def test_stuck_slots_idle_slots_and_mixed_versions_are_named() -> None:
         read_findings("warning", "limits")
         == "workers have 4 slots, but the global limit is 1: the other slots stay idle"
     )
+
+
+@pytest.mark.pg_only
+def test_the_connections_that_workers_may_need_are_compared_with_those_that_the_server_allows() -> None:
+    create_worker(slots=4)
+    create_worker(name="v", slots=2)
+    assert read_findings("ok", "connections").endswith("workers may need 22: 6 slots + 8 × 2")
+    create_worker(name="u", slots=1000)
+    assert read_findings("warning", "connections").endswith("workers may need 1030: 1006 slots + 8 × 3")
+
+
+def test_notifications_are_tested_where_the_database_has_them() -> None:
+    expected = "SQLite has none; workers look for commits of other processes"
+    assert read_findings("ok", "notifications") == (expected if connection.vendor == "sqlite" else "arrive")
 
 
 def test_an_expired_lease_is_an_error() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db import OperationalError
 
-from jobs import actors, db
+from jobs import actors, db, notifications
 from jobs.conf import conf
 from jobs.db import prefer_indexes, set_read_committed, set_short_timeouts
 from jobs.engine.claim import Claimer, ServedJobs
@@ -148,6 +148,7 @@ class WorkerLoop:
     def _start(self) -> None:
         while self._stop_requested_at is None:
             with self._outage.survive(rejections=False):  # a busy SQLite may keep a new worker waiting
+                self._detect_pooler()
                 limits.sync_limits()
                 limits.warn_of_idle_slots(self.options.concurrency, self.options.serves)
                 recovered = recovery.recover_previous_process(self.identity)
@@ -156,6 +157,17 @@ class WorkerLoop:
                 self.registration.register()
                 self._start_threads()
                 return
+
+    def _detect_pooler(self) -> None:
+        """Poll, and prepare no statements, if a notification to this process does not arrive."""
+        if Listener.can_listen() and not notifications.check_delivery():
+            db.assume_transaction_pooler()
+            logger.warning(
+                "worker %s: a notification that it sent to itself did not arrive: it seems to be connected through a "
+                "transaction pooler. It looks for jobs every %g s, and prepares no statements. "
+                "Set DISABLE_SERVER_SIDE_CURSORS to True for this database, or connect workers to PostgreSQL directly",
+                *(self.identity.name, conf.POLL_SEC),
+            )
 
     def _start_threads(self) -> None:
         for captured_logger in CAPTURED_LOGGERS:

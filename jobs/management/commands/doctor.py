@@ -15,8 +15,8 @@ from jobs.validation.sanitize import escape_unprintable
 
 class Command(base.CliCommand):
     help = (
-        "Check settings, static files, database, migrations, triggers, clock, workers, limits, leases, schedules "
-        "and webhooks."
+        "Check settings, static files, database, migrations, triggers, clock, notifications, connections, workers, "
+        "limits, leases, schedules and webhooks."
     )
     requires_system_checks: list[str] = []  # the doctor itself runs them
 

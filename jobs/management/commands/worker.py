@@ -84,15 +84,10 @@ class Command(BaseCommand):
             raise CommandError(message, returncode=1)
 
     def _require_enough_connections(self, options: WorkerOptions) -> None:
-        """Raise if Django's pool has fewer connections than handler threads; the worker's own threads do not use it."""
-        size = db.pool_size()
-        if size is None or options.executor != "thread" or size >= options.concurrency:
-            return
-        raise CommandError(
-            f"Django's connection pool has {size} connections for each process, fewer than the {options.concurrency} "
-            f'handlers of --concurrency. Set OPTIONS["pool"] = {{"max_size": {options.concurrency}}} or more.',
-            returncode=base.BAD_INPUT,
-        )
+        """Raise if Django's pool has fewer connections than handler threads."""
+        problem = checks.find_pool_problem(options.concurrency) if options.executor == "thread" else None
+        if problem is not None:
+            raise CommandError(problem, returncode=base.BAD_INPUT)
 
 
 def _parse_serves(types: str | None, resources: str | None, tenant: str | None) -> ServedJobs:
