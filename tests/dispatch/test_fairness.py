@@ -138,6 +138,22 @@ def test_an_addon_that_floods_the_queue_takes_its_turns_like_the_others() -> Non
     assert drain(8) == "ababab" + "aa"
 
 
+@pytest.mark.parametrize(("policy", "owner"), [("by_addon", "addon_id"), ("by_tenant", "tenant")])
+def test_one_that_floods_the_queue_with_many_resources_takes_its_turns_too(policy: str, owner: str) -> None:
+    """With more flows than one claim looks at."""
+    with override_settings(JOBSCHEDULER={**NO_LIMIT, "FAIRNESS_POLICY": f"tests.sample_app.policies.{policy}"}):
+        flood = [{"job_type": TYPE, owner: "a", "resource": f"r{n}"} for n in range(fair_share.MAX_FLOWS + 10)]
+        job_services.enqueue_many(flood)
+        job_services.enqueue_many([{"job_type": TYPE, owner: "b"}] * 2)
+        started = ""
+        for _ in range(6):
+            job = executor.claim_next()
+            assert job is not None
+            started += getattr(job, owner)
+            executor.complete(job)
+    assert started == "ababaa"
+
+
 @override_settings(JOBSCHEDULER=SHARES)
 def test_twice_the_weight_is_twice_the_turns() -> None:
     for addon in ("heavy", "light"):

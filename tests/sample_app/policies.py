@@ -15,5 +15,9 @@ def by_addon() -> FairShare:
     return FairShare(among="addon", weights={"heavy": 2})
 
 
+def by_tenant() -> FairShare:
+    return FairShare(among="tenant")
+
+
 def one_of_each_type() -> Combined:
     return GlobalLimit() & PerTypeLimit(default=1)

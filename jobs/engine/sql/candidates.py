@@ -17,6 +17,7 @@ from jobs.policies.concurrency import Flow
 
 WINDOW = 1000
 ORDER = "priority DESC, position, created_at, id"
+TURNS = f"row_number() OVER (PARTITION BY tenant, addon_id ORDER BY {ORDER})"
 
 
 class CandidateRow(NamedTuple):
@@ -73,12 +74,14 @@ def find_across_flows(
 ) -> list[ReadyJob]:
     """Return the first `limit` jobs of the flows whose first job is wanted, in dispatch order.
 
-    With `flows`, return up to `limit` jobs of each of so many flows.
+    With `flows`, return up to `limit` jobs of each of so many flows: the first flow of every tenant and addon, then the
+    second of each, so that one of them with many flows does not crowd out the others.
     """
     ready = f"gate = 3 AND {'remote' if remote else 'NOT remote'}"
     if db.is_sqlite(connection):
         return _find_across_flows_on_sqlite(connection, ready, wanted, limit, flows)
     heads, total = (limit, f"LIMIT {limit:d}") if flows is None else (flows, "")
+    order = ORDER if flows is None else f"{TURNS}, {ORDER}"
     sql = f"""
     WITH RECURSIVE head AS (
         (SELECT flow_id, {COLUMNS} FROM jobscheduler_job WHERE {ready} ORDER BY flow_id, {ORDER} LIMIT 1)
@@ -88,7 +91,7 @@ def find_across_flows(
             WHERE {ready} AND flow_id > head.flow_id ORDER BY flow_id, {ORDER} LIMIT 1
         ) following
     ),
-    best AS MATERIALIZED (SELECT flow_id FROM head WHERE {wanted.sql or "1 = 1"} ORDER BY {ORDER} LIMIT {heads:d})
+    best AS MATERIALIZED (SELECT flow_id FROM head WHERE {wanted.sql or "1 = 1"} ORDER BY {order} LIMIT {heads:d})
     SELECT job.* FROM best CROSS JOIN LATERAL (
         SELECT {COLUMNS} FROM jobscheduler_job  -- with "=", the planner could scan all flows in dispatch order
         WHERE flow_id BETWEEN best.flow_id AND best.flow_id AND {ready} ORDER BY flow_id, {ORDER} LIMIT {limit:d}
@@ -109,7 +112,7 @@ def _find_across_flows_on_sqlite(
     )
     SELECT head.flow_id FROM flow JOIN jobscheduler_job head ON head.id = (
         SELECT id FROM jobscheduler_job j WHERE j.flow_id = flow.flow_id AND {ready} ORDER BY {ORDER} LIMIT 1)
-    WHERE {wanted.sql or "1 = 1"} ORDER BY {ORDER} LIMIT {flows or limit:d}
+    WHERE {wanted.sql or "1 = 1"} ORDER BY {ORDER if flows is None else f"{TURNS}, {ORDER}"} LIMIT {flows or limit:d}
     """
     jobs = f"SELECT {COLUMNS} FROM jobscheduler_job WHERE flow_id = %s AND {ready} ORDER BY {ORDER} LIMIT {limit:d}"
     rows: list[CandidateRow] = []
