@@ -123,4 +123,9 @@ SUITES: dict[str, Suite] = {
         small={"cuts": 40, "back_sec": 15.0, "sabotage": "skip_claim_recovery"},
     ),
     "webhooks": Suite("webhooks", long={"events": 5000, "floods": 200}, small={"events": 200, "floods": 20}),
+    "neighbours": Suite(
+        "neighbours",
+        long={"seconds": 300.0, "calm_sec": 30.0},
+        small={"seconds": 12.0, "calm_sec": 4.0, "members": 1000, "resources": 1000},
+    ),
 }
