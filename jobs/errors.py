@@ -3,7 +3,8 @@
 JobSchedulerError
 ├── InvalidInput               a field has a wrong value; names the fields         (422)
 │   ├── UnknownJobType
-│   └── InvalidParams
+│   ├── InvalidParams
+│   └── NotDirect              the API may not call this job type directly
 ├── NotFound                                                                       (404)
 ├── Conflict                   valid input, but not in the present state           (409)
 │   ├── WrongState             the action does not start from this state
@@ -14,9 +15,11 @@ JobSchedulerError
 │   ├── LeaseLost              the executor's fencing token is out of date
 │   ├── SlotBusy               a remote worker's slot runs another job
 │   ├── NotAsked               a stop was reported that was not requested
-│   └── ReportWithComplete     the lease of a job ends by reporting the job's result
+│   ├── ReportWithComplete     the lease of a job ends by reporting the job's result
+│   └── CallEnded              the lease of a direct call has ended before the call
 ├── NoSlot                     no slot became free for a direct call in time       (503)
-└── HandlerFailed              the handler of a direct call raised                 (502)
+├── HandlerFailed              the handler of a direct call raised                 (502)
+└── HandlerTimedOut            the handler of a direct call ran too long           (504)
 
 raised by handlers
 ├── Skip                       nothing to do: finish SKIPPED
@@ -68,6 +71,10 @@ class UnknownJobType(InvalidInput):
 
 class InvalidParams(InvalidInput):
     code = "invalid_params"
+
+
+class NotDirect(InvalidInput):
+    code = "not_direct"
 
 
 class NotFound(JobSchedulerError, LookupError):
@@ -133,6 +140,10 @@ class ReportWithComplete(Conflict):
     code = "report_with_complete"
 
 
+class CallEnded(Conflict):
+    code = "call_ended"
+
+
 class NoSlot(JobSchedulerError):
     code = "no_slot"
 
@@ -143,6 +154,10 @@ class NoSlot(JobSchedulerError):
 
 class HandlerFailed(JobSchedulerError):
     code = "handler_failed"
+
+
+class HandlerTimedOut(JobSchedulerError):
+    code = "handler_timed_out"
 
 
 class Skip(Exception):

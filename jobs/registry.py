@@ -51,6 +51,7 @@ class HandlerOptions:
     constraints: Mapping[str, bool] | None = None
     tags: tuple[str, ...] = ()
     remote: bool = False
+    direct: bool = False
     aliases: tuple[str, ...] = ()
     cron: str | None = None
     timezone: str | None = None
@@ -64,6 +65,8 @@ class HandlerOptions:
         clean = {name: _OPTION_VALIDATORS[name](value, name) for name, value in options.items() if value is not None}
         if "timezone" in clean and "cron" not in clean:
             raise TypeError("@job: the option timezone requires the option cron")
+        if clean.get("direct") and clean.get("remote"):
+            raise TypeError("@job: the option direct excludes the option remote, whose handlers run elsewhere")
         return cls(**clean)
 
 
@@ -91,6 +94,7 @@ _OPTION_VALIDATORS: dict[str, Callable[[Any, str], Any]] = {
     "constraints": validation.parse_constraints,
     "tags": lambda value, where: tuple(validation.parse_tags(value, where)),
     "remote": validation.parse_boolean,
+    "direct": validation.parse_boolean,
     "aliases": _parse_aliases,
     "cron": validation.parse_identifier,  # the app `schedules` checks the expression
     "timezone": validation.parse_identifier,
@@ -228,6 +232,7 @@ def job(
     constraints: Mapping[str, bool] | None = None,
     tags: list[str] | tuple[str, ...] = (),
     remote: bool = False,
+    direct: bool = False,
     aliases: list[str] | tuple[str, ...] = (),
     cron: str | None = None,
     timezone: str | None = None,

@@ -15,6 +15,7 @@ OPERATOR_PERMISSIONS = (
     PAYLOAD_PERMISSION,
     *("add_job", "change_job", "cancel_job", "pause_job", "resume_job", "retry_job", "resolve_job", "release_job"),
     *("reorder_job", "pause_target", "cancel_jobgroup", "retry_jobgroup", "run_jobtemplate", "stop_worker"),
+    "end_lease",
     *("trigger_schedule", "enable_schedule", "disable_schedule", "skip_schedule"),
     *("resend_delivery", "test_webhookendpoint"),
 )

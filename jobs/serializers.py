@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from jobs.conf import conf
-from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Worker
+from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Lease, Worker
 from jobs.redaction import redact
 
 if TYPE_CHECKING:
@@ -94,6 +94,11 @@ def serialize_worker(row: Worker) -> dict[str, Any]:
     return serialize_columns(row, (*columns, "started_at", "heartbeat_at"))
 
 
+def serialize_direct_call(row: Lease) -> dict[str, Any]:
+    columns = ("id", "job_type", "tenant", "resource", "owner", "requested_at", "granted_at", "heartbeat_at")
+    return serialize_columns(row, (*columns, "expires_at", "ended_at", "outcome"))
+
+
 def serialize_job_type(handler: Handler[..., Any]) -> dict[str, Any]:
     options = handler.options
     return {
@@ -101,6 +106,7 @@ def serialize_job_type(handler: Handler[..., Any]) -> dict[str, Any]:
         "params_schema": handler.signature.get_schema(),
         "resource": options.resource,
         "remote": options.remote,
+        "direct": options.direct,
         "max_retries": conf.RETRY_MAX_RETRIES if options.max_retries is None else options.max_retries,
         "doc": handler.doc,
     }

@@ -17,20 +17,21 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 from jobs import actors, notifications
 from jobs.admin.base import ReadOnlyAdmin, deny_permission
 from jobs.admin.columns import column, computed_column, pause_column
-from jobs.admin.filters import CreatedFilter, JobTypeFilter, PausedFilter, choice_filter
+from jobs.admin.filters import ChoiceFilter, CreatedFilter, JobTypeFilter, PausedFilter, choice_filter
 from jobs.admin.formatting import isolate_text, text_block
 from jobs.admin.forms import reason_field
-from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin
+from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
 from jobs.admin.screens import APP
 from jobs.conf import conf
 from jobs.errors import InvalidInput
 from jobs.explain.facts import to_limit
 from jobs.models import ConcurrencyLimit, LeaseKind, LimitScope
-from jobs.services import limits
+from jobs.services import direct_calls, limits
 from jobs.stats import queries
 from jobs.validation import fields as validation
 
 CHANGE_LIMITS = f"{APP}.change_limits"
+END_LEASE = f"{APP}.end_lease"
 
 
 class LimitForm(forms.ModelForm):
@@ -177,9 +178,31 @@ class ConcurrencyLimitAdmin(ObjectActionAdmin):
         return format_html(gauge, limit.max, min(used, limit.max), used, used, limit.max)
 
 
-class LeaseAdmin(ReadOnlyAdmin):
+class LiveFilter(ChoiceFilter):
+    title = _("live direct calls")
+    parameter_name = "live"
+    known_choices = (("1", _("Yes")),)
+
+    def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+        return queryset.filter(pk__in=direct_calls.read_live_calls().values("pk"))
+
+
+class LeaseAdmin(ObjectActionAdmin, ReadOnlyAdmin):
+    object_actions = (
+        ObjectAction(
+            "end",
+            pgettext_lazy("verb", "End"),
+            _("End selected direct calls: their slots are free, their handlers are asked to stop"),
+            ngettext_lazy("%(count)d direct call ended", "%(count)d direct calls ended", "count"),
+            END_LEASE,
+            call_with_key(direct_calls.end),
+            direct_calls.is_live,
+            needs_confirmation=True,
+            skip_inapplicable=True,
+        ),
+    )
     list_display = ("id", "kind", "shown_type", "shown_owner", "granted_at", "expires_at", "ended_at")
-    list_filter = (choice_filter("kind", _("kind"), LeaseKind.choices), CreatedFilter, JobTypeFilter)
+    list_filter = (choice_filter("kind", _("kind"), LeaseKind.choices), LiveFilter, CreatedFilter, JobTypeFilter)
     sortable_by = ("id",)
     qualifiers = {"type": "job_type", "owner": "owner", "tenant": "tenant", "addon": "addon_id"}
     fieldsets = (

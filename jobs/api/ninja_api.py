@@ -53,6 +53,7 @@ PROBLEM_RESPONSES = {
     "500": ("InternalError", "Internal error."),
     "502": ("HandlerFailed", "The handler raised an error."),
     "503": ("Unavailable", "The database is unavailable, or no slot was free in time."),
+    "504": ("HandlerTimedOut", "The handler ran too long."),
 }
 HEADERS = {"401": CHALLENGE, "429": RETRY_AFTER, "503": RETRY_AFTER}
 

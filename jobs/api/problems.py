@@ -129,6 +129,8 @@ def error_response(request: HttpRequest, error: Any) -> HttpResponse:
             return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, error.code, str(error), headers=retry_after)
         case errors.HandlerFailed():
             return problem_response(HTTPStatus.BAD_GATEWAY, error.code, str(error))
+        case errors.HandlerTimedOut():
+            return problem_response(HTTPStatus.GATEWAY_TIMEOUT, error.code, str(error))
         case Http404():
             return problem_response(HTTPStatus.NOT_FOUND, "no_such_path", _("No endpoint exists at this path."))
         case PermissionDenied():

@@ -35,6 +35,7 @@ class JobTypeOut(Out):
     params_schema: JsonObject = Field(description="JSON Schema of the params.")
     resource: str
     remote: bool = Field(description="Run by remote workers that poll over HTTP.")
+    direct: bool = Field(description="Callable by `POST /direct/{job_type}`.")
     max_retries: int
     doc: str
 

@@ -128,6 +128,7 @@ class Admission:
 
 SECONDS, SECONDS_OR_ZERO, FLAG, POLICY = rules.seconds(), rules.seconds(0), rules.flag(), rules.dotted_path()
 BYTES, BULK, RETRIES = rules.integer(1024, 2**31 - 1), rules.integer(1, 1_000_000), rules.integer(0, 1000)
+DIRECT_CALLS = rules.integer(1, 10_000)
 DAYS = rules.number(0.01, 36_500, " of days", optional=True)
 KEY = rules.text(r"(?s).{16,}", "text of at least 16 characters", optional=True, secret=True)
 PROXY_URL = rules.text(r"https?://[^\s/]+/?", "an http:// or https:// address", optional=True, secret=True)
@@ -146,6 +147,9 @@ class Conf:
     CANCEL_TIMEOUT_SEC: float | None = setting(None, rules.seconds(optional=True))
     DISPATCH_TIMEOUT_SEC: float = setting(30, SECONDS)
     DIRECT_WAIT_SEC: float = setting(60, SECONDS_OR_ZERO)
+    DIRECT_MAX_RUNTIME_SEC: float = setting(300, SECONDS)
+    DIRECT_MAX: int = setting(4, DIRECT_CALLS)  # per process
+    DIRECT_PER_TOKEN: int = setting(2, DIRECT_CALLS)  # over all processes
 
     LIMITS: LimitSettings = setting(LimitSettings(), rules.mapping(_parse_limits))  # noqa: RUF009
     CONCURRENCY_POLICY: str = setting("jobs.policies.concurrency.Limits", POLICY)

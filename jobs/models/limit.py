@@ -79,6 +79,8 @@ class Lease(models.Model):
     constraints = models.JSONField(_("constraints"), default=dict, blank=True)
     expected_duration_sec = models.FloatField(_("expected duration (s)"), null=True, blank=True)
     owner = models.CharField(_("owner"), max_length=300)
+    # of a direct call through the API, for DIRECT_PER_TOKEN; None for a session of the console and for Python code
+    api_token = models.UUIDField(null=True, blank=True, editable=False)
     # the process that waits or runs: once it has ended, the lease can be released
     process = models.CharField(max_length=300, default="", blank=True, editable=False)
     requested_at = models.DateTimeField(_("requested"), db_default=Now())
@@ -96,6 +98,7 @@ class Lease(models.Model):
         verbose_name = _("lease")
         verbose_name_plural = _("leases")
         ordering = ("-id",)
+        permissions = [("end_lease", _("Can end direct calls"))]
         indexes = [models.Index(fields=("flow_id", "id"), condition=Q(ended_at__isnull=True), name="lease_live")]
         constraints = [
             models.CheckConstraint(name="lease_kind_known", condition=Q(kind__in=LeaseKind.values)),

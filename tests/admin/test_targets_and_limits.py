@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
+from django.utils import timezone
 
-from jobs.models import ConcurrencyLimit, Job, Target
+from jobs.models import ConcurrencyLimit, Job, Lease, Target
 from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.states import Status
-from tests.factories import ConcurrencyLimitFactory, JobFactory, TargetFactory, job_in
+from tests.factories import ConcurrencyLimitFactory, JobFactory, LeaseFactory, TargetFactory, job_in
 from tests.support.admin_pages import count_queries, get_list_url, get_page_url, list_buttons, read_messages, run_action
 from tests.support.admin_users import create_reader, log_in
 from tests.support.snapshots import dump_tables
@@ -188,3 +189,39 @@ def test_a_key_that_cannot_be_one_selects_nothing(key: str, boss: Client) -> Non
     before = dump_tables()
     assert boss.post(get_list_url(ConcurrencyLimit), {"action": "pause", "_selected_action": [key]}).status_code == 302
     assert dump_tables() == before
+
+
+# ---------------------------------------------------------------------- leases
+
+
+def test_a_direct_call_is_ended_after_a_second_look_and_the_history_says_by_whom(db: Any) -> None:
+    call = LeaseFactory.create(kind="DIRECT", job_type="story.generate")
+    operator = log_in(create_reader("ann", "end_lease"))
+    assert list_buttons(operator, call) == ["end"]
+    assert "Nothing has been done yet." in operator.post(verb_of(call, "end")).content.decode()
+    call.refresh_from_db()
+    assert call.ended_at is None
+    operator.post(verb_of(call, "end"), {"confirmed": "1", "reason": "too slow"})
+    call.refresh_from_db()
+    assert (call.ended_at is None, call.outcome) == (False, "ended by ann: too slow")
+    assert LogEntry.objects.get(object_id=str(call.pk)).change_message == "end: too slow"
+    assert list_buttons(operator, call) == []
+
+
+def test_ending_a_direct_call_takes_its_own_permission(looker: Client) -> None:
+    call = LeaseFactory.create(kind="DIRECT")
+    assert list_buttons(looker, call) == []
+    assert looker.post(verb_of(call, "end"), {"confirmed": "1"}).status_code == 403
+    run_action(looker, "end", [call])
+    call.refresh_from_db()
+    assert call.ended_at is None
+
+
+def test_live_direct_calls_are_found_and_ended_together_and_other_leases_stay(boss: Client) -> None:
+    calls = [LeaseFactory.create(kind="DIRECT") for _ in range(2)]
+    admission, over = LeaseFactory.create(), LeaseFactory.create(kind="DIRECT", ended_at=timezone.now())
+    assert set(boss.get(f"{get_list_url(Lease)}?live=1").context["cl"].result_list) == set(calls)
+    response = run_action(boss, "end", [*calls, admission, over])
+    assert "2 direct calls ended" in read_messages(response)
+    assert Lease.objects.filter(outcome="ended by boss").count() == 2
+    assert Lease.objects.get(pk=admission.pk).ended_at is None

@@ -32,7 +32,7 @@ def test_a_type_has_its_params_schema_and_defaults() -> None:
 
 def test_every_job_type_has_exactly_the_fields_of_the_contract() -> None:
     for job_type in list_job_types().values():
-        assert set(job_type) == {"name", "params_schema", "resource", "remote", "max_retries", "doc"}
+        assert set(job_type) == {"name", "params_schema", "resource", "remote", "direct", "max_retries", "doc"}
 
 
 def test_the_list_requires_the_scope_read() -> None:

@@ -10,9 +10,12 @@ from django.test import override_settings
 from jobs.engine.selection import limits
 from jobs.models import Lease
 from jobs.services import jobs as job_services
+from jobs.services import tokens
 from tests.dispatch import handlers
+from tests.factories import LeaseFactory
 from tests.sample_app import job_types
 from tests.support import executor
+from tests.support.admin_users import create_reader, log_in
 from tests.support.api_client import ApiClient, read_error_locations
 
 pytestmark = pytest.mark.django_db
@@ -93,4 +96,66 @@ def test_no_slot_in_time_is_unavailable_for_now() -> None:
 
 def test_it_is_in_the_document() -> None:
     described = ApiClient("read").get("/openapi.json").json()["paths"]["/api/direct/{job_type}"]["post"]
-    assert {"200", "401", "403", "422", "502", "503"} <= set(described["responses"])
+    assert {"200", "401", "403", "409", "422", "502", "503", "504"} <= set(described["responses"])
+
+
+def test_a_handler_that_runs_too_long_is_a_gateway_timeout() -> None:
+    response = ApiClient("submit").post("/direct/direct.patient")
+    assert (response.status_code, response.json()["code"]) == (504, "handler_timed_out")
+    assert response["Content-Type"] == "application/problem+json"
+    assert "0.2 s" in response.json()["detail"]
+
+
+def test_a_type_that_is_not_for_direct_calls_is_refused_and_job_types_tell_which_are() -> None:
+    response = ApiClient("submit").post("/direct/direct.private")
+    assert read_error_locations(response) == [["path", "job_type"]]
+    assert response.json()["code"] == "not_direct"
+    assert "direct=True" in response.json()["detail"]
+    listed = {item["name"]: item["direct"] for item in ApiClient("read").list_all("/job-types", 500)}
+    assert (listed["direct.echo"], listed["direct.private"]) == (True, False)
+    assert not any(direct for name, direct in listed.items() if name.startswith("system."))
+
+
+@override_settings(JOBSCHEDULER={"LIMITS": {"global": None}, "DIRECT_PER_TOKEN": 1})
+def test_a_token_with_too_many_calls_is_unavailable_for_now_and_another_is_not() -> None:
+    limits.sync_limits()
+    busy, idle = ApiClient("submit"), ApiClient("submit")
+    token = tokens.find(busy.headers["Authorization"].removeprefix("Bearer "))
+    assert token is not None
+    LeaseFactory.create(kind="DIRECT", api_token=token.pk)
+    response = busy.post("/direct/direct.echo")
+    assert (response.status_code, response.json()["code"]) == (503, "no_slot")
+    assert "DIRECT_PER_TOKEN" in response.json()["detail"]
+    assert int(response["Retry-After"]) >= 1
+    assert idle.post("/direct/direct.echo").status_code == 200
+
+
+def test_live_calls_are_listed_by_tenant_and_ended_with_the_scope_operate() -> None:
+    ours = LeaseFactory.create(kind="DIRECT", tenant="ours", owner="robot")
+    theirs = LeaseFactory.create(kind="DIRECT", tenant="theirs")
+    LeaseFactory.create(tenant="ours")
+    reader, operator = ApiClient("read", tenant="ours"), ApiClient("operate", tenant="ours")
+    (item,) = reader.get("/direct").json()["items"]
+    assert (item["id"], item["owner"], item["granted_at"], item["ended_at"]) == (str(ours.pk), "robot", None, None)
+    assert len(ApiClient("read", tenant=None).list_all("/direct", 1)) == 2
+
+    assert reader.post(f"/direct/{ours.pk}/end").status_code == 403
+    assert operator.post(f"/direct/{theirs.pk}/end").status_code == 404
+    assert operator.post("/direct/no-id/end").status_code == 404
+    ended = operator.post(f"/direct/{ours.pk}/end", {"reason": "too slow"})
+    assert (ended.status_code, ended.json()["outcome"]) == (200, "ended by tests: too slow")
+    again = operator.post(f"/direct/{ours.pk}/end")
+    assert (again.status_code, again.json()["code"]) == (409, "wrong_state")
+    assert reader.get("/direct").json()["items"] == []
+    theirs.refresh_from_db()
+    assert theirs.ended_at is None
+
+
+def test_an_operator_of_the_console_may_end_a_call_through_the_api_and_a_viewer_may_not() -> None:
+    call = LeaseFactory.create(kind="DIRECT")
+    viewer, operator = log_in(create_reader("viewer")), log_in(create_reader("operator", "end_lease"))
+    assert viewer.get("/api/direct").status_code == 200
+    assert viewer.post(f"/api/direct/{call.pk}/end").status_code == 403
+    assert operator.post(f"/api/direct/{call.pk}/end").status_code == 200
+    call.refresh_from_db()
+    assert call.outcome == "ended by operator"

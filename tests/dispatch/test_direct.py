@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,18 @@ from django.test import override_settings
 
 import jobs
 from jobs import actors, direct
+from jobs.direct import bounded
 from jobs.engine.selection import limits
 from jobs.engine.slots import leases
-from jobs.errors import HandlerFailed, InvalidInput, InvalidOperationError, NoSlot, Skip, TokenLimitExceeded
+from jobs.errors import (
+    HandlerFailed,
+    InvalidInput,
+    InvalidOperationError,
+    JobCancelled,
+    NoSlot,
+    Skip,
+    TokenLimitExceeded,
+)
 from jobs.models import Job, JobEvent, Lease
 from jobs.services import jobs as job_services
 from tests.dispatch import handlers
@@ -68,6 +78,11 @@ def test_async_handlers_run_too() -> None:
 
 
 @pytest.mark.django_db
+def test_python_code_may_call_any_local_type() -> None:
+    assert direct.run("direct.private") == "for Python code only"
+
+
+@pytest.mark.django_db
 @pytest.mark.parametrize(
     ("job_type", "raised", "outcome"),
     [
@@ -88,11 +103,11 @@ def test_what_the_handler_raises_is_raised_and_the_slot_is_free(
 
 @pytest.mark.django_db
 def test_as_a_document_a_skip_is_an_answer_and_a_failure_has_one_name() -> None:
-    answer = direct.execute("direct.skip")
+    answer = bounded.execute("direct.skip")
     assert (answer.result, answer.skipped) == (None, "nothing new")
     for job_type in ("direct.boom", "direct.leave"):
         with pytest.raises(HandlerFailed):
-            direct.execute(job_type)
+            bounded.execute(job_type)
 
 
 @pytest.mark.django_db
@@ -104,8 +119,10 @@ def test_a_handler_past_its_budget_fails_even_if_it_does_not_notice() -> None:
 
 @pytest.mark.django_db
 def test_a_handler_past_its_time_is_asked_to_stop() -> None:
-    with pytest.raises(HandlerFailed, match="JobCancelled"):
-        direct.execute("direct.patient")
+    with pytest.raises(JobCancelled):
+        direct.run("direct.patient")
+    with pytest.raises(asyncio.CancelledError):
+        direct.run("direct.patient_task")
 
 
 @pytest.mark.django_db

@@ -28,7 +28,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@job("sample.work")
+@job("sample.work", direct=True)
 def work(ctx: Any, lane: str = "", pool: str = "", number: int = 0, seconds: float = 0.0) -> int:
     """A stretch of work that knows where it belongs, so that the ledger alone can judge lanes and limits."""
     with record_call(ctx, "sample.work", lane=lane, pool=pool, number=number):
@@ -61,7 +61,7 @@ def _await_beat() -> None:
     time.sleep(BEAT_SEC - time.monotonic() % BEAT_SEC)
 
 
-@job("sample.sleepy")
+@job("sample.sleepy", direct=True)
 def sleepy(ctx: Any, seconds: float) -> None:
     """Sleeps, and wakes when it is asked to stop."""
     with record_call(ctx, "sample.sleepy"):
@@ -80,7 +80,7 @@ def query(ctx: Any, seconds: float) -> None:
         ctx.check_cancelled()
 
 
-@job("sample.nap")
+@job("sample.nap", direct=True)
 async def nap(ctx: Any, seconds: float) -> None:
     with record_call(ctx, "sample.nap"):
         await asyncio.sleep(seconds)
@@ -175,7 +175,7 @@ async def block_loop(ctx: Any, seconds: float) -> None:
         time.sleep(seconds)
 
 
-@job("sample.deaf")
+@job("sample.deaf", direct=True)
 def deaf(ctx: Any, gate: str) -> None:
     """Ignore stop requests; run until the file `gate` exists."""
     with record_call(ctx, "sample.deaf"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ class WebProcess:
         listening.close()
 
     def __enter__(self) -> WebProcess:
-        wait_until(self._is_healthy, START_SEC, lambda: f"the web process serves:\n{self.log_path.read_text()}")
+        wait_until(self.is_healthy, START_SEC, lambda: f"the web process serves:\n{self.log_path.read_text()}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +58,16 @@ class WebProcess:
     def call(self, job_type: str, params: dict[str, Any]) -> DirectCall:
         return DirectCall(f"http://127.0.0.1:{self.port}/api/direct/{job_type}", self._token, params)
 
-    def _is_healthy(self) -> bool:
+    def send_and_hang_up(self, job_type: str, params: dict[str, Any], is_received: Callable[[], object]) -> None:
+        """Make a direct call and close its connection once it is received."""
+        client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=CALL_SEC)
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        client.request("POST", f"/api/direct/{job_type}", json.dumps({"params": params}), headers)
+        wait_until(is_received, what="the direct call is received")
+        client.close()
+
+    def is_healthy(self) -> bool:
+        """Return whether a probe is answered within its timeout."""
         try:
             return bool(urllib.request.urlopen(f"http://127.0.0.1:{self.port}/healthz", timeout=5).status == 200)
         except OSError:

@@ -164,6 +164,7 @@ def test_every_option_is_a_keyword_of_job_that_type_checkers_know() -> None:
         ("tags", "story"),
         ("tags", ["x" * 65]),
         ("remote", "yes"),
+        ("direct", "yes"),
         ("aliases", "story.write"),
         ("aliases", [""]),
     ],
@@ -183,6 +184,11 @@ def test_a_wrong_name_is_refused(name: Any) -> None:
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(TypeError, match="no option 'max_retrys'"):
         job("story.generate", max_retrys=3)(generate)  # type: ignore[call-overload]
+
+
+def test_a_remote_handler_cannot_be_called_directly() -> None:
+    with pytest.raises(TypeError, match="direct excludes the option remote"):
+        job("story.generate", direct=True, remote=True)(generate)
 
 
 class NotAFunction:

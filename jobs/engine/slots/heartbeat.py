@@ -13,7 +13,7 @@ from jobs import db
 from jobs.conf import conf
 from jobs.db import set_short_timeouts
 from jobs.engine.slots import leases
-from jobs.engine.worker.heartbeat import lease_margin_sec
+from jobs.engine.worker.heartbeat import STOP_POLL_SEC, lease_margin_sec
 from jobs.outages import OutageGuard
 
 logger = logging.getLogger("jobs.engine.slots.heartbeat")
@@ -30,7 +30,8 @@ class HeldLease:
 class LeaseHeartbeat:
     """Renews leases from the first `add` to the last `remove`.
 
-    A lease that cannot be renewed in time is lost before it runs out, and its callback stops the call.
+    A lease that cannot be renewed in time is lost before it runs out, and its callback stops the call. So is a lease
+    that an operator has ended.
     """
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ class LeaseHeartbeat:
 
     def _wait_for_beat(self) -> bool:
         """Wait until the next heartbeat is due; return False as soon as no lease is left."""
-        due = time.monotonic() + conf.HEARTBEAT_SEC
+        due = time.monotonic() + min(conf.HEARTBEAT_SEC, STOP_POLL_SEC)
         while (left := due - time.monotonic()) > 0:
             self._changed.wait(left)
             with self._lock:

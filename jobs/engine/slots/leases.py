@@ -13,9 +13,11 @@ from uuid import UUID
 
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
+from django.utils.translation import gettext as _
 
 from jobs import db, notifications
 from jobs.conf import conf
+from jobs.errors import CallEnded
 from jobs.ids import derive_flow_id
 from jobs.models import Lease, LeaseKind
 from jobs.models.expressions import from_now
@@ -86,6 +88,17 @@ def end_lease(lease_id: UUID, outcome: str) -> bool:
         if was_live:
             _notify_slot_free()
     return was_live
+
+
+def is_live(lease_id: UUID) -> bool:
+    """Return whether a lease has not been ended."""
+    return live_leases().filter(pk=lease_id).exists()
+
+
+def build_call_ended(lease_id: UUID) -> CallEnded:
+    """Return the error for the caller of a direct call whose lease has ended before it."""
+    outcome = Lease.objects.filter(pk=lease_id).values_list("outcome", flat=True).first()
+    return CallEnded(_("This direct call is over: %s.") % (outcome or EXPIRED))
 
 
 def end_dead_leases() -> int:

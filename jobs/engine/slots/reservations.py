@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
+from uuid import UUID
 
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
@@ -22,7 +23,7 @@ from jobs.engine.selection import admission, limits
 from jobs.engine.slots import leases
 from jobs.engine.slots.leases import SLOT_FREE
 from jobs.errors import InvalidOperationError, NoSlot
-from jobs.models import Lease, LeaseKind
+from jobs.models import ApiToken, Lease, LeaseKind
 from jobs.notifications import CHANNEL, Listener
 from jobs.policies.admission import Candidate, Denied
 from jobs.policies.concurrency import Flow, Limit
@@ -39,14 +40,17 @@ class WaitReason:
     is_permanent: bool = False
 
 
-def reserve_slot(candidate: Candidate, owner: str) -> Lease:
+def reserve_slot(candidate: Candidate, owner: str, api_token: UUID | None = None) -> Lease:
     """Take a slot at once, or a position in the queue of direct calls. Not inside a transaction: others must see it.
 
-    Raise NoSlot if waiting will not help.
+    Raise NoSlot if waiting will not help, or if the token has DIRECT_PER_TOKEN calls already.
     """
     with _open_transaction():
+        if api_token is not None:
+            _require_room_for_token(api_token)
         limits.ensure_limits()
         lease = leases.build_lease(candidate, LeaseKind.DIRECT, owner)
+        lease.api_token = api_token
         lease.process = ProcessIdentity.current().slot_owner(0)[:300]
         reason = _find_wait_reason(lease, lock=True)
         if reason is not None and reason.is_permanent:
@@ -55,14 +59,19 @@ def reserve_slot(candidate: Candidate, owner: str) -> Lease:
 
 
 def try_grant(lease: Lease) -> WaitReason | None:
-    """Take the slot if this lease is next, else return why it waits. Looks without locks first."""
+    """Take the slot if this lease is next, else return why it waits. Looks without locks first.
+
+    Raise CallEnded if the lease has been ended.
+    """
+    if not leases.is_live(lease.pk):
+        raise leases.build_call_ended(lease.pk)
     reason = _find_wait_reason(lease, lock=False)
     if reason is not None:
         return reason
     with _open_transaction():
         reason = _find_wait_reason(lease, lock=True)
         if reason is None and not leases.live_leases().filter(pk=lease.pk).update(granted_at=Now()):
-            return WaitReason(_("The reservation was lost: it was not renewed in time."), is_permanent=True)
+            raise leases.build_call_ended(lease.pk)
     return reason
 
 
@@ -103,6 +112,18 @@ class SlotWaiter:
     def _execute(self, sql: str) -> None:
         with self._connection.cursor() as cursor:
             cursor.execute(sql)
+
+
+def _require_room_for_token(api_token: UUID) -> None:
+    """Raise NoSlot if DIRECT_PER_TOKEN calls of this token wait or run. The token's lock makes the count exact."""
+    list(ApiToken.objects.select_for_update(no_key=True).filter(pk=api_token).values_list("pk"))
+    calls = leases.live_leases().filter(kind=LeaseKind.DIRECT, api_token=api_token)
+    is_full = calls.count() >= conf.DIRECT_PER_TOKEN
+    if is_full and leases.end_dead_leases():
+        is_full = calls.count() >= conf.DIRECT_PER_TOKEN
+    if is_full:
+        message = _("%d direct calls of this token wait or run already, as many as DIRECT_PER_TOKEN allows.")
+        raise NoSlot(message % conf.DIRECT_PER_TOKEN)
 
 
 def _find_wait_reason(lease: Lease, *, lock: bool) -> WaitReason | None:

@@ -5,7 +5,8 @@
     with jobs.direct.slot("story.generate", wait=60):
         ...  # work under the limits of that type
 
-Slots go to running jobs first, then to direct calls in their order, then to the queue.
+Slots go to running jobs first, then to direct calls in their order, then to the queue. Both forms run in the caller's
+own thread, for as long as it takes; calls through the API are bounded (`jobs.direct.bounded`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -31,7 +32,7 @@ from jobs.engine.executors.run import Context, current_context
 from jobs.engine.slots import leases, reservations
 from jobs.engine.slots.heartbeat import lease_heartbeat
 from jobs.engine.slots.reservations import SlotWaiter
-from jobs.errors import HandlerFailed, InvalidInput, NoSlot, Skip, TokenLimitExceeded
+from jobs.errors import InvalidInput, NoSlot, Skip, TokenLimitExceeded
 from jobs.policies.admission import Candidate
 from jobs.registry import Handler, registry
 from jobs.services.job_spec import NORMAL_PRIORITY
@@ -44,28 +45,27 @@ OUTCOME_LENGTH = 2000
 
 @dataclass
 class DirectSlot:
-    """A slot that the caller holds until its block ends. `lost`: the lease has expired; stop the work."""
+    """A slot that the caller holds until its block ends. `lost`: the lease has ended before; stop the work."""
 
     lease_id: UUID
     waited_ms: int = 0
     outcome: str = ""  # the result, if it is not the raised exception
     lost: bool = False
     ctx: Context | None = None
+    interrupt: Callable[[], None] | None = None  # cancels an async handler
+    changed: threading.Event = field(default_factory=threading.Event, repr=False)  # lost, or the handler has returned
+
+    def request_stop(self) -> None:
+        """Ask the handler to stop."""
+        if self.ctx is not None:
+            self.ctx.request_stop(None)
+        if self.interrupt is not None:
+            self.interrupt()
 
     def mark_lost(self) -> None:
         self.lost = True
-        if self.ctx is not None:
-            self.ctx.request_stop(None)
-
-
-@dataclass(frozen=True)
-class DirectResult:
-    """The result of a direct call; `skipped` is the reason of a Skip."""
-
-    result: Any
-    skipped: str | None
-    waited_ms: int
-    ran_ms: int
+        self.request_stop()
+        self.changed.set()
 
 
 def run(
@@ -73,43 +73,36 @@ def run(
 ) -> Any:
     """Run the handler in the next free slot. Return its result; its exceptions are raised here.
 
-    Raise NoSlot if no slot becomes free within `wait` seconds (default: DIRECT_WAIT_SEC).
+    Raise NoSlot if no slot becomes free within `wait` seconds (default: DIRECT_WAIT_SEC), and CallEnded if an operator
+    ends the call while it waits.
     """
-    handler, arguments = _parse_call(job_type, params)
+    handler, arguments = parse_call(job_type, params)
     with slot(job_type, wait=wait, tenant=tenant, actor=actor) as held_slot:
-        return _call(handler, arguments, held_slot)
-
-
-def execute(
-    job_type: str, params: Any = None, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON
-) -> DirectResult:
-    """Run the handler as `run` does. Return a skip as a result, and raise HandlerFailed for any exception."""
-    handler, arguments = _parse_call(job_type, params)
-    result, skipped = None, None
-    with slot(job_type, wait=wait, tenant=tenant, actor=actor) as held_slot:
-        began = time.monotonic()
+        ctx = build_context(handler, arguments)
+        # After max_runtime_sec the handler gets a stop request. In the caller's thread it cannot be forced to stop.
+        timer = threading.Timer(handler.options.max_runtime_sec or 0, held_slot.request_stop)
+        timer.daemon = True
+        if handler.options.max_runtime_sec is not None:
+            timer.start()
         try:
-            result = _call(handler, arguments, held_slot)
-        except Skip as skip:
-            held_slot.outcome = _describe_outcome(skip)
-            skipped = sanitize_text(str(skip), OUTCOME_LENGTH)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            logger.warning("direct call of %s failed", handler.name, exc_info=error)
-            held_slot.outcome = _describe_outcome(error)
-            raise HandlerFailed(_describe_error(error)) from error
-        ran_ms = round((time.monotonic() - began) * 1000)
-    return DirectResult(result, skipped, held_slot.waited_ms, ran_ms)
+            return call_handler(handler, ctx, held_slot)
+        finally:
+            timer.cancel()
 
 
 @contextmanager
 def slot(
-    job_type: str, *, wait: float | None = None, tenant: str = "default", actor: Actor = PYTHON
+    job_type: str,
+    *,
+    wait: float | None = None,
+    tenant: str = "default",
+    actor: Actor = PYTHON,
+    api_token: UUID | None = None,
 ) -> Iterator[DirectSlot]:
     """Hold a slot under the limits of this type while the block runs.
 
-    Call it outside of a transaction: other processes must see the reservation.
+    Call it outside of a transaction: other processes must see the reservation. DIRECT_PER_TOKEN counts the slots of an
+    `api_token`.
     """
     handler = registry.get(fields.parse_identifier(job_type, "job_type"))
     options = handler.options
@@ -122,20 +115,21 @@ def slot(
         constraints=frozenset(name for name, is_set in (options.constraints or {}).items() if is_set),
     )
     wait_sec = conf.DIRECT_WAIT_SEC if wait is None else fields.parse_number(wait, "wait", minimum=0, maximum=YEAR_SEC)
-    held_slot = _acquire(candidate, actor, wait_sec)
+    held_slot = _acquire(candidate, actor, wait_sec, api_token)
     try:
         yield held_slot
     except BaseException as error:
-        held_slot.outcome = held_slot.outcome or _describe_outcome(error)
+        held_slot.outcome = held_slot.outcome or describe_outcome(error)
         raise
     finally:
-        _release_slot(held_slot.lease_id, held_slot.outcome or "completed")
+        if not _release_slot(held_slot.lease_id, held_slot.outcome or "completed"):
+            held_slot.lost = True
 
 
-def _acquire(candidate: Candidate, actor: Actor, wait_sec: float) -> DirectSlot:
-    """Return a granted slot, or raise NoSlot and delete the reservation."""
+def _acquire(candidate: Candidate, actor: Actor, wait_sec: float, api_token: UUID | None) -> DirectSlot:
+    """Return a granted slot, or raise NoSlot or CallEnded and end the reservation."""
     began = time.monotonic()
-    lease = reservations.reserve_slot(candidate, actor.name or str(actor.kind))
+    lease = reservations.reserve_slot(candidate, actor.name or str(actor.kind), api_token)
     held_slot = DirectSlot(lease.pk)
     lease_heartbeat.add(lease.pk, held_slot.mark_lost)
     try:
@@ -150,22 +144,24 @@ def _acquire(candidate: Candidate, actor: Actor, wait_sec: float) -> DirectSlot:
                         raise NoSlot(_("No slot became free within %(sec)g s: %(why)s") % values)
                     waiter.wait(left)
     except BaseException as error:
-        _release_slot(lease.pk, _describe_outcome(error))
+        _release_slot(lease.pk, describe_outcome(error))
         raise
     held_slot.waited_ms = round((time.monotonic() - began) * 1000)
     return held_slot
 
 
-def _release_slot(lease_id: UUID, outcome: str) -> None:
-    """Release the slot. If the database cannot be reached, the lease expires."""
+def _release_slot(lease_id: UUID, outcome: str) -> bool:
+    """Release the slot. Return whether it was still held. If the database cannot be reached, the lease expires."""
     lease_heartbeat.remove(lease_id)
     try:
-        leases.end_lease(lease_id, outcome)
+        return leases.end_lease(lease_id, outcome)
     except (DatabaseError, InterfaceError) as error:
         logger.warning("direct call %s: the result was not recorded, its lease expires: %s", lease_id, error)
+        return True
 
 
-def _parse_call(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str, Any]]:
+def parse_call(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str, Any]]:
+    """Return the handler of a local job type, and its params, which fit its signature."""
     handler = registry.get(fields.parse_identifier(job_type, "job_type"))
     if handler.options.remote:
         raise InvalidInput("job_type", _("runs on remote workers only"), "remote_job_type")
@@ -174,36 +170,52 @@ def _parse_call(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str
     return handler, arguments
 
 
-def _call(handler: Handler[..., Any], params: dict[str, Any], held_slot: DirectSlot) -> Any:
+def build_context(handler: Handler[..., Any], params: dict[str, Any]) -> Context:
+    """Return the `ctx` of a handler that runs without a job."""
     limit = conf.TOKEN_LIMIT if handler.options.token_limit is None else handler.options.token_limit
-    held_slot.ctx = ctx = Context(job_id=None, params=params, token_limit=limit)
+    return Context(job_id=None, params=params, token_limit=limit)
+
+
+def call_handler(handler: Handler[..., Any], ctx: Context, held_slot: DirectSlot) -> Any:
+    """Call the handler in this thread; return its result. A stop request of the slot reaches it."""
+    held_slot.ctx = ctx
     if held_slot.lost:
         ctx.request_stop(None)
-    call = partial(handler, *((ctx,) if handler.takes_ctx else ()), **handler.signature.parse_arguments(params))
-    # After max_runtime_sec the handler gets a stop request. In the caller's thread it cannot be forced to stop.
-    timer = threading.Timer(handler.options.max_runtime_sec or 0, ctx.request_stop, [None])
-    timer.daemon = True
-    if handler.options.max_runtime_sec is not None:
-        timer.start()
+    call = partial(handler, *((ctx,) if handler.takes_ctx else ()), **handler.signature.parse_arguments(ctx.params))
     token = current_context.set(ctx)
     try:
-        result = asyncio.run(call()) if handler.is_async else call()
+        result = asyncio.run(_await_handler(call, ctx, held_slot)) if handler.is_async else call()
     finally:
-        timer.cancel()
         current_context.reset(token)
     if ctx.is_over_token_limit:
         raise TokenLimitExceeded(f"{ctx.tokens_used} tokens used, {ctx.token_limit} allowed")
     return result
 
 
-def _describe_outcome(error: BaseException) -> str:
+async def _await_handler(call: Callable[[], Awaitable[Any]], ctx: Context, held_slot: DirectSlot) -> Any:
+    """Await an async handler in a task that a stop request cancels."""
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(call())
+
+    def interrupt() -> None:
+        with suppress(RuntimeError):  # the loop is closed: the handler has returned meanwhile
+            loop.call_soon_threadsafe(task.cancel)
+
+    held_slot.interrupt = interrupt
+    if ctx.cancelled:  # requested before there was a task
+        task.cancel()
+    return await task
+
+
+def describe_outcome(error: BaseException) -> str:
+    """Return the outcome that a lease keeps of an exception."""
     if isinstance(error, Skip):
         return sanitize_text(f"skipped: {error}", OUTCOME_LENGTH)
     if isinstance(error, NoSlot):
         return "gave up waiting"
-    return sanitize_text(f"failed: {_describe_error(error)}", OUTCOME_LENGTH)
+    return sanitize_text(f"failed: {describe_error(error)}", OUTCOME_LENGTH)
 
 
-def _describe_error(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """Return the class and the first line of an exception."""
     lines = sanitize_text(str(error), 500).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

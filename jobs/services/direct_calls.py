@@ -1,0 +1,53 @@
+"""Direct calls that wait or run: list them, end one. `jobs.direct` makes them."""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+
+from jobs.actors import PYTHON, Actor
+from jobs.engine.slots import leases
+from jobs.errors import NotFound, WrongState
+from jobs.models import Lease, LeaseKind
+from jobs.validation import fields
+
+logger = logging.getLogger("jobs.services.direct_calls")
+
+
+def read_live_calls(tenant: str | None = None) -> QuerySet[Lease]:
+    """Return the direct calls that wait or run, of one tenant or of all.
+
+    Their ids are read first, along the index of live leases: sorted by id, the planner might scan the ended ones.
+    """
+    live = leases.live_leases().filter(kind=LeaseKind.DIRECT)
+    if tenant is not None:
+        live = live.filter(tenant=tenant)
+    return Lease.objects.filter(pk__in=list(live.order_by().values_list("pk", flat=True)))
+
+
+def is_live(lease: Lease) -> bool:
+    """Return whether this is a direct call that waits or runs."""
+    return lease.kind == LeaseKind.DIRECT and lease.ended_at is None
+
+
+def end(lease_id: UUID, *, tenant: str | None = None, reason: str = "", actor: Actor = PYTHON) -> Lease:
+    """End a direct call of this tenant (None: of any), and free its slot. Raise WrongState if it is over.
+
+    The process that runs it notices with its next heartbeat: it asks the handler to stop and answers the caller.
+    """
+    reason = fields.parse_reason(reason)
+    calls = Lease.objects.filter(pk=lease_id, kind=LeaseKind.DIRECT)
+    lease = (calls if tenant is None else calls.filter(tenant=tenant)).first()
+    if lease is None:
+        raise NotFound(_("There is no such direct call."))
+    ended_by = actor.name or str(actor.kind)
+    outcome = f"ended by {ended_by}: {reason}" if reason else f"ended by {ended_by}"
+    was_live = leases.end_lease(lease.pk, outcome)
+    lease = Lease.objects.get(pk=lease.pk)
+    if not was_live:
+        raise WrongState(_("This direct call is over: %s.") % lease.outcome)
+    logger.info("direct call %s of %s %s", lease.pk, lease.job_type, outcome)
+    return lease
