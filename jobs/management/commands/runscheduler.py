@@ -45,7 +45,7 @@ class Command(BaseCommand):
         parser.add_argument("--host", default="127.0.0.1", help="Address to listen on (default %(default)s).")
         port = "Port to listen on; 0 chooses a free one (default %(default)s)."
         parser.add_argument("--port", type=_parse_port, default=8000, help=port)
-        threads = "Number of threads for requests (default %(default)s)."
+        threads = "Number of threads for requests, more than DIRECT_MAX (default %(default)s)."
         parser.add_argument("--threads", type=int, default=8, help=threads)
         worker = parser.add_mutually_exclusive_group()
         worker.add_argument("--concurrency", type=int, help="Number of jobs that the worker runs at once.")
@@ -55,6 +55,9 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         if find_spec("waitress") is None:
             raise CommandError("runscheduler needs waitress: pip install 'django-jobscheduler[standalone]'.")
+        if options["threads"] <= conf.DIRECT_MAX:
+            reason = f"direct calls may occupy {conf.DIRECT_MAX} (DIRECT_MAX), and probes need one, too"
+            raise CommandError(f"--threads={options['threads']} is too few: {reason}.")
         if options["socket"] is not None:
             serve(options["socket"], threads=options["threads"])
             return
