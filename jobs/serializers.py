@@ -26,7 +26,7 @@ JOB_COLUMNS = (
 )
 TEMPLATE_COLUMNS = (
     *("id", "name", "job_type", "tenant", "priority", "target", "max_runtime_sec", "token_limit", "cost_units"),
-    *("tags", "created_at"),
+    *("tags", "overridable", "created_at"),
 )
 RETRY_POLICY_FIELDS = ("max_attempts", "base_sec", "max_sec", "jitter")
 

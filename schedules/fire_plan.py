@@ -13,7 +13,6 @@ from jobs.models import Job
 from jobs.services import job_spec
 from jobs.services.job_spec import JobSpec
 from jobs.states import TERMINAL
-from jobs.validation import fields as parsing
 from schedules.models import Overlap, Schedule
 from schedules.triggers import choose_due_times
 
@@ -83,9 +82,7 @@ def find_latest_attempts(job_ids: Iterable[UUID]) -> dict[UUID, Job]:
 
 def build_spec(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> JobSpec:
     """Return the job to insert, or raise InvalidInput. A job that an operator triggers has no fire time, no jitter."""
-    params = parsing.parse_json_object(schedule.params, "params")
-    if schedule.fire_time_param:
-        params[schedule.fire_time_param] = serializers.format_time(due)
+    fire_time = {schedule.fire_time_param: serializers.format_time(due)} if schedule.fire_time_param else None
     delay = compute_jitter(schedule.pk, due, schedule.jitter_sec) if is_fire and schedule.jitter_sec else None
     fields = {
         "tenant": schedule.tenant,
@@ -100,7 +97,7 @@ def build_spec(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> Jo
         template=schedule.template,
         schedule_id=schedule.pk,
         fire_time=due if is_fire else None,
-    ).build(params)
+    ).build(schedule.params, computed=fire_time)
 
 
 def compute_jitter(schedule_id: UUID, due: datetime, max_sec: int) -> timedelta:

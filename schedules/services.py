@@ -76,7 +76,7 @@ def update(
     A new rule counts from now on; what came due before is fired by the old one first.
     """
     with _edit_locked(schedule_id, tenant) as schedule:
-        cleaned, now = validation.clean_fields(changes, schedule.params), clock.now()
+        cleaned, now = validation.clean_fields(changes, validation.get_known_params(schedule, changes)), clock.now()
         changed = Schedule(**{name: cleaned.get(name, getattr(schedule, name)) for name in validation.RULE_FIELDS})
         if rule_of(schedule) != rule_of(changed):
             fire_schedule(schedule, now)
@@ -91,7 +91,8 @@ def require_valid_fields(values: Mapping[str, Any], *, tenant: str, schedule_id:
     """Raise InvalidInput for fields that `create` (or `update` of this schedule) would refuse. Change nothing."""
     with db.atomic():
         schedule = Schedule(tenant=fields.parse_tenant(tenant)) if schedule_id is None else get(schedule_id)
-        _apply(schedule, validation.clean_fields(values, schedule.params), clock.now())
+        known_params = validation.get_known_params(schedule, values)
+        _apply(schedule, validation.clean_fields(values, known_params), clock.now())
 
 
 def enable(

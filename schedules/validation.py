@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from jobs.conf.rules import YEAR_SEC
 from jobs.errors import Conflict, InvalidInput
-from jobs.redaction import restore
+from jobs.redaction import has_secret, restore
 from jobs.services import job_spec
 from jobs.validation import fields
 from schedules.cron import CRON_LENGTH, CronError, UnknownZone, get_zone, parse_expression
@@ -98,6 +98,24 @@ def clean_fields(values: Mapping[str, Any], known_params: dict[str, Any]) -> dic
         else:
             cleaned[name] = VALIDATORS[name](restore(value, known_params, name) if name == "params" else value, name)
     return cleaned
+
+
+def get_known_params(schedule: Schedule, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the params whose masked secrets an edit may keep: none where they would go to another job type.
+
+    Raise InvalidInput if the edit would keep them then, because it does not contain params.
+    """
+    template = None if schedule.template is None else schedule.template.name
+    is_moved = (changes.get("job_type", schedule.job_type) or "", changes.get("template", template)) != (
+        schedule.job_type,
+        template,
+    )
+    if not is_moved or not has_secret(schedule.params):
+        return schedule.params
+    if "params" not in changes:
+        message = _("contain secrets: write them in again with another job type or template")
+        raise InvalidInput("params", message, "hidden")
+    return {}
 
 
 class BrokenSchedule(Conflict):

@@ -107,7 +107,7 @@ def build_param_fields(handler: Handler[..., Any], preset: Mapping[str, Any] | N
 def parse_params(handler: Handler[..., Any], form: forms.BaseForm, preset: Mapping[str, Any]) -> dict[str, Any]:
     """Return the params of the changed fields. Raise InvalidInput for bad JSON.
 
-    A masked secret within a changed field is restored from `preset`.
+    A masked secret within a changed field is restored from `preset`, if nothing else differs from it.
     """
     changed = {
         name.removeprefix(PARAM_PREFIX): form.cleaned_data[name]
@@ -117,7 +117,8 @@ def parse_params(handler: Handler[..., Any], form: forms.BaseForm, preset: Mappi
     extra_text = form.cleaned_data.get(EXTRA_PARAMS) or "{}"
     extra = fields.parse_json_object(fields.decode_json(extra_text, EXTRA_PARAMS), EXTRA_PARAMS)
     params = {**extra, **handler.signature.coerce_text(changed)}
-    return restore(params, preset, "params")
+    restored = restore({**preset, **params}, preset, "params")
+    return {name: restored[name] for name in params}
 
 
 def add_errors(form: forms.BaseForm, error: JobSchedulerError) -> None:

@@ -20,12 +20,21 @@ from django.utils.translation import gettext_lazy as _
 from jobs import actors
 from jobs.admin.base import can_view_payload, log_history
 from jobs.admin.columns import change_url, link, short_id
-from jobs.admin.forms import JsonField, add_errors, build_param_fields, parse_params, reason_field, text_field
+from jobs.admin.forms import (
+    PARAM_PREFIX,
+    JsonField,
+    add_errors,
+    build_param_fields,
+    parse_params,
+    reason_field,
+    text_field,
+)
 from jobs.admin.screens import APP, render, screen
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
 from jobs.redaction import redact, restore
 from jobs.registry import Handler, registry
+from jobs.services import job_spec
 from jobs.services import jobs as job_services
 from jobs.services.jobs import REASON_LENGTH
 from jobs.states import refusal
@@ -59,6 +68,15 @@ class SubmissionForm(forms.Form):
         super().__init__(data)
         self.handler, self.unmasked = handler, unmasked or {}
         self.fields = {**build_param_fields(handler, preset), **self.fields}
+
+    def mark_fixed_params(self, overridable: frozenset[str] | None) -> None:
+        """Show which params a run of the template cannot set; None: it can set all."""
+        if overridable is None:
+            return
+        for name, field in self.fields.items():
+            if name.startswith(PARAM_PREFIX) and name.removeprefix(PARAM_PREFIX) not in overridable:
+                field.help_text = _("Only the template can set it.")
+                field.required = False
 
     def collect_fields(self) -> dict[str, Any]:
         """Return the arguments of `services.jobs.enqueue`, without job type and template."""
@@ -107,6 +125,7 @@ def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> 
         return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
     preset = redact(template.params) if can_view_payload(request) else dict.fromkeys(template.params, "")
     form = SubmissionForm(handler, _posted_data(request), preset=preset, unmasked=template.params)
+    form.mark_fixed_params(job_spec.get_overridable(template))
     del form.fields["tenant"]
     if (response := _submit(admin, request, form, template=template.name, tenant=template.tenant)) is not None:
         return response

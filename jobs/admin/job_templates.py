@@ -29,6 +29,11 @@ VALIDATORS = {**templates.VALIDATORS, "tenant": fields.parse_tenant}
 class JobTemplateForm(forms.ModelForm):
     job_type = forms.ChoiceField(label=_("Job type"))
     params = JsonField(label=_("Params"), required=False, help_text=_("Defaults; what a submission says wins."))
+    overridable = JsonField(
+        label=_("Overridable params"),
+        required=False,
+        help_text=_("A list of params that a run may set. Empty: all, or none if the template contains a secret."),
+    )
     retry_policy = JsonField(
         label=_("Retry policy"), required=False, help_text=_("max_attempts, base_sec, max_sec and jitter.")
     )
@@ -37,8 +42,8 @@ class JobTemplateForm(forms.ModelForm):
     class Meta:
         model = JobTemplate
         fields = (
-            *("tenant", "name", "job_type", "params", "retry_policy", "priority", "resource", "target"),
-            *("max_runtime_sec", "token_limit", "cost_units", "tags"),
+            *("tenant", "name", "job_type", "params", "overridable", "retry_policy", "priority", "resource"),
+            *("target", "max_runtime_sec", "token_limit", "cost_units", "tags"),
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -52,11 +57,18 @@ class JobTemplateForm(forms.ModelForm):
         for name, make_empty in templates.EMPTY_VALUES.items():
             if name in cleaned and cleaned[name] is None:
                 cleaned[name] = make_empty()
+        # A field that the user's page does not show is not saved, even if it was posted.
+        changes = {name: value for name, value in cleaned.items() if name in (self._meta.fields or ())}
+        try:
+            known_params = templates.get_known_params(self.instance, changes)
+        except InvalidInput as error:
+            self.add_error(None, str(error))
+            return cleaned
         for name in list(cleaned):
             if name not in VALIDATORS or cleaned[name] in (None, ""):
                 continue
             try:
-                value = restore(cleaned[name], self.instance.params, name) if name == "params" else cleaned[name]
+                value = restore(cleaned[name], known_params, name) if name == "params" else cleaned[name]
                 cleaned[name] = VALIDATORS[name](value, name)
                 if name == "params" and "job_type" in cleaned:
                     templates.validate_params(cleaned["job_type"], cleaned[name])
@@ -84,7 +96,7 @@ class JobTemplateAdmin(ConsoleAdmin):
         if obj is not None and not can_view_payload(request):
             params = ()  # editing params requires the permission to view them
         return [
-            (_("What"), {"fields": ("tenant", "name", "job_type", *params)}),
+            (_("What"), {"fields": ("tenant", "name", "job_type", *params, "overridable")}),
             (_("When"), {"fields": ("priority", "target", "max_runtime_sec", "retry_policy")}),
             (_("How much"), {"fields": ("resource", "cost_units", "token_limit", "tags")}),
         ]

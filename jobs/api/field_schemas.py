@@ -15,7 +15,7 @@ from jobs.conf.rules import YEAR_SEC
 from jobs.services.job_spec import POSITION_LIMIT
 from jobs.services.jobs import REASON_LENGTH
 from jobs.validation import fields
-from jobs.validation.fields import CONSTRAINTS, MAX_TAGS, NAME_LENGTH, PRIORITIES, TAG_LENGTH
+from jobs.validation.fields import CONSTRAINTS, MAX_PARAM_NAMES, MAX_TAGS, NAME_LENGTH, PRIORITIES, TAG_LENGTH
 
 INT64 = 2**63 - 1
 NULL = {"type": "null"}
@@ -67,6 +67,7 @@ Constraints = Annotated[Any, WithJsonSchema({"type": "object", "properties": FLA
 Tokens = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": INT64})]
 Retries = Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 1000})]
 Tags = Annotated[Any, WithJsonSchema({"type": "array", "items": TAG, "maxItems": MAX_TAGS})]
+ParamNames = Annotated[Any, WithJsonSchema({"type": "array", "items": NAME, "maxItems": MAX_PARAM_NAMES})]
 Key = Annotated[Any, WithJsonSchema(KEY)]
 Reason = Annotated[
     str | None, *validated_by(_validate_reason, {"anyOf": [{"type": "string", "maxLength": REASON_LENGTH}, NULL]})

@@ -52,6 +52,9 @@ class TemplateOut(Out):
     name: str
     job_type: str
     params: JsonObject | None = Field(description="Secrets masked. Null without the permission to view payloads.")
+    overridable: list[str] | None = Field(
+        description="Params that a run may set. Null: all, or none if the template contains a secret."
+    )
     retry_policy: RetryPolicyOut
     priority: int | None
     resource: str | None
@@ -64,13 +67,15 @@ class TemplateOut(Out):
 
 
 class TemplateEdits(RequestBody):
-    """Null clears. A secret that is sent back masked keeps its value."""
+    """Null clears. A secret that is sent back masked keeps its value while the other params are unchanged; with another
+    job type, or more overridable params, it must be sent again."""
 
     model_config = body_config(priority="LOW", target=None)
 
     name: f.Name = Field(default=None)
     job_type: f.Name = Field(default=None)
     params: f.Params | None = None
+    overridable: f.ParamNames | None = None
     retry_policy: RetryPolicy | None = None
     priority: f.Priority | None = None
     resource: f.Name | None = None
@@ -152,8 +157,9 @@ def templates_delete(request: ApiRequest, template_id: Id) -> HttpResponse:
     ),
 )
 def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, OptionalJsonBody()]) -> HttpResponse:
-    """Submits a job with the fields of the template, overridden by those given here. With an idempotency key, a
-    repeated run returns the job that the first one created."""
+    """Submits a job with the fields of the template, overridden by those given here. A param that
+    `overridable` does not permit: 422 `not_overridable`. With an idempotency key, a repeated run returns the job that
+    the first one created."""
     template = templates.get(template_id, tenant=request.auth.tenant)
     return submit_job(request, {**body.given_fields(), "template": template.name, "tenant": template.tenant})
 

@@ -29,11 +29,12 @@ PRESETS: Mapping[str, Mapping[str, float]] = {
     "high_reliability": {"HEARTBEAT_SEC": 15, "LEASE_SEC": 180, "GRACE_SEC": 60},
 }
 KEYED_SCOPES = ("job_type", "resource", "tenant", "addon")
-SECRET_NAMES = (
-    *("password", "passwd", "passphrase", "pwd", "secret", "client_secret", "secret_key", "private_key"),
-    *("token", "access_token", "refresh_token", "id_token", "auth_token", "bearer", "jwt"),
-    *("api_key", "apikey", "api-key", "x-api-key", "access_key", "authorization", "proxy-authorization"),
-    *("credential", "credentials", "cookie", "set-cookie", "sessionid", "csrftoken", "signature"),
+SECRET_NAMES = (  # also as parts of keys, see `jobs.redaction.is_secret_key`
+    *("password", "passwd", "passphrase", "passcode", "passwords", "pwd", "db_pass", "smtp_pass", "user_pass"),
+    *("secret", "secrets", "token", "bearer", "jwt", "otp", "signature", "credential", "credentials"),
+    *("api_key", "api_keys", "access_key", "account_key", "encryption_key", "private_key", "secret_key"),
+    *("session_key", "shared_key", "signing_key", "ssh_key", "authorization", "basic_auth"),
+    *("cookie", "cookies", "session_id", "connection_string"),
 )
 
 

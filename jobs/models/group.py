@@ -81,6 +81,12 @@ class JobTemplate(models.Model):
     name = models.CharField(_("name"), max_length=200)
     job_type = models.CharField(_("job type"), max_length=200)
     params = models.JSONField(_("params"), default=dict, blank=True)
+    overridable = models.JSONField(
+        _("overridable params"),
+        null=True,
+        blank=True,
+        help_text=_("Params that a run may set. Empty: all, or none if the template contains a secret."),
+    )
     retry_policy = models.JSONField(_("retry policy"), default=dict, blank=True)
     priority = models.SmallIntegerField(_("priority"), null=True, blank=True, validators=PRIORITY_VALIDATORS)
     resource = models.CharField(_("resource"), max_length=200, default="", blank=True)

@@ -22,6 +22,7 @@ from jobs.engine.job_spec import JSON_COLUMNS, dump_json
 from jobs.engine.job_spec import JobSpec as JobSpec  # returned by builders, used by other apps
 from jobs.errors import InvalidInput
 from jobs.models import JobTemplate
+from jobs.redaction import has_secret
 from jobs.registry import Handler, registry
 from jobs.states import Status
 from jobs.validation import fields as validation
@@ -94,6 +95,7 @@ class SpecBuilder:
         self._fields = validate_fields(fields)
         preset = _get_preset(template) if template is not None else {}
         self._preset_params: dict[str, Any] = template.params if template is not None else {}
+        self._overridable = None if template is None else get_overridable(template)
         name = template.job_type if template else job_type
         self._handler = handler or registry.get(validation.parse_identifier(name, "job_type"))
         self._origin = template.pk if template else self._handler.name
@@ -106,9 +108,16 @@ class SpecBuilder:
         default = _default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES)
         self._spec = _apply_fields(default, merged, placement)
 
-    def build(self, params: Any, key: Any = None, job_id: UUID | None = None) -> JobSpec:
+    def build(
+        self, params: Any, key: Any = None, job_id: UUID | None = None, computed: Mapping[str, Any] | None = None
+    ) -> JobSpec:
+        """Build one spec. `computed` has params that the scheduler itself sets; a template cannot refuse them."""
         own_params = validation.parse_json_object({} if params is None else params, "params")
+        if self._overridable is not None:
+            self._require_overridable(own_params, self._overridable)
         merged = {**self._preset_params, **own_params} if self._preset_params else own_params
+        if computed:
+            merged = {**merged, **computed}
         spec = self._spec.copy()
         spec.params = dump_json(merged)
         self._handler.signature.validate(merged, spec.params)
@@ -117,6 +126,25 @@ class SpecBuilder:
             spec.idempotency_hash = hash_submission(self._origin, own_params, self._fields)
         spec.id = ids.uuid7() if job_id is None else job_id
         return spec
+
+    def _require_overridable(self, params: dict[str, Any], names: frozenset[str]) -> None:
+        """Raise InvalidInput if a param differs from the template's, which permits other values for `names` only."""
+        for name, value in params.items():
+            is_same = name in self._preset_params and self._preset_params[name] == value
+            if name not in names and not is_same:
+                message = _("cannot be set in a run of this template (overridable: %s)")
+                allowed = ", ".join(sorted(names)) or _("none of its params")
+                raise InvalidInput(["params", name[:100]], message % allowed, "not_overridable")
+
+
+def get_overridable(template: JobTemplate) -> frozenset[str] | None:
+    """Return the params that a run of the template may set; None: all.
+
+    By default none if the template contains a secret: any param beside it may name where the secret is sent.
+    """
+    if template.overridable is not None:
+        return frozenset(template.overridable)
+    return frozenset() if has_secret(template.params) else None
 
 
 def build_spec(item: Mapping[str, Any]) -> JobSpec:

@@ -19,7 +19,7 @@ from jobs.errors import Conflict, InvalidInput, InvalidParams, NotFound
 from jobs.models import Job, JobTemplate
 from jobs.models.expressions import sql_literals
 from jobs.models.job import RARE_STATUSES
-from jobs.redaction import restore
+from jobs.redaction import has_secret, restore
 from jobs.registry import registry
 from jobs.services import job_spec
 from jobs.states import ACTIVE, Status
@@ -58,6 +58,7 @@ VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "name": fields.parse_identifier,
     "job_type": fields.parse_identifier,
     "params": fields.parse_json_object,
+    "overridable": fields.parse_param_names,
     "retry_policy": parse_retry_policy,
     **{name: job_spec.VALIDATORS[name] for name in job_spec.TEMPLATE_FIELDS},
 }
@@ -93,12 +94,30 @@ def update(
     """Change the given fields; None clears a field. Existing jobs of the template do not change."""
     with db.atomic():
         template = _find(filter_by_tenant(tenant).select_for_update(no_key=True), template_id)
-        for name, value in _parse_values(changes, template.params).items():
+        for name, value in _parse_values(changes, get_known_params(template, changes)).items():
             setattr(template, name, value)
         validate_params(template.job_type, template.params)
         _save(template)
     _log(template, "changed", actor)
     return template
+
+
+def get_known_params(template: JobTemplate, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the params whose masked secrets an edit may keep.
+
+    None where another job type, or more params that a run may set, would let the secrets go elsewhere. Raise
+    InvalidInput if the edit would keep them then, because it does not contain params.
+    """
+    job_type = changes.get("job_type") or template.job_type
+    overridable = changes.get("overridable", template.overridable)
+    names = [] if overridable is None else fields.parse_param_names(overridable, "overridable")
+    is_widened = not set(names) <= set(template.overridable or ())
+    if not has_secret(template.params) or (job_type == template.job_type and not is_widened):
+        return template.params
+    if "params" not in changes:
+        message = _("contain secrets: write them in again with another job type or more overridable params")
+        raise InvalidInput("params", message, "hidden")
+    return {}
 
 
 def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:

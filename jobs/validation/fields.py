@@ -27,6 +27,7 @@ Field = str | Sequence[str | int]
 PRIORITIES = {"LOW": 25, "NORMAL": 50, "HIGH": 75, "URGENT": 100}
 CONSTRAINTS = ("cpu_heavy", "disk_write_heavy", "network_heavy")
 MAX_TAGS, TAG_LENGTH, NAME_LENGTH, REASON_LENGTH = 32, 64, 200, 2000
+MAX_PARAM_NAMES = 100
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,255}")
@@ -173,12 +174,21 @@ def parse_reason(value: Any) -> str:
 
 
 def parse_tags(value: Any, field: Field = "tags") -> list[str]:
+    return _parse_list(value, field, MAX_TAGS, TAG_LENGTH)
+
+
+def parse_param_names(value: Any, field: Field) -> list[str]:
+    return _parse_list(value, field, MAX_PARAM_NAMES, NAME_LENGTH)
+
+
+def _parse_list(value: Any, field: Field, max_items: int, max_length: int) -> list[str]:
+    """Return a list of different short texts."""
     if not isinstance(value, list | tuple):
         raise InvalidInput(field, _("must be a list"), "list_type")
-    if len(value) > MAX_TAGS:
-        raise InvalidInput(field, _("has more than %d entries") % MAX_TAGS, "too_long")
+    if len(value) > max_items:
+        raise InvalidInput(field, _("has more than %d entries") % max_items, "too_long")
     path = _as_path(field)
-    clean = [parse_text(tag, [*path, i], max_length=TAG_LENGTH, single_line=True) for i, tag in enumerate(value)]
+    clean = [parse_text(item, [*path, i], max_length=max_length, single_line=True) for i, item in enumerate(value)]
     return list(dict.fromkeys(clean))
 
 

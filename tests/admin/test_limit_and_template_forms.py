@@ -144,10 +144,35 @@ def test_masked_params_survive_an_edit(boss: Client) -> None:
     page = boss.get(get_page_url(template))
     shown = page.context["adminform"].form["params"].value()
     assert "hunter2" not in shown
-    data = {**TEMPLATE, "job_type": "tests.anything", "params": shown.replace('"a"', '"b"')}
+    data = {**TEMPLATE, "job_type": "tests.anything", "priority": "60", "params": shown}
     assert boss.post(get_page_url(template), data).status_code == 302
     template.refresh_from_db()
-    assert template.params == {**params, "text": "b"}
+    assert (template.params, template.priority) == (params, 60)
+
+
+def test_a_masked_secret_is_not_kept_beside_other_values_or_for_another_job_type(boss: Client) -> None:
+    params = {"text": "a", "password": "hunter2"}
+    template = JobTemplateFactory.create(job_type="tests.anything", params=params)
+    shown = boss.get(get_page_url(template)).context["adminform"].form["params"].value()
+    data = {**TEMPLATE, "job_type": "tests.anything", "params": shown}
+    for changed, field in (
+        ({"params": shown.replace('"a"', '"b"')}, "params"),
+        ({"job_type": "tests.note"}, "params"),
+        ({"overridable": '["text"]'}, "params"),
+    ):
+        page = boss.post(get_page_url(template), {**data, **changed})
+        assert "write its value in again" in errors(page)[field], changed
+    template.refresh_from_db()
+    assert (template.params, template.job_type, template.overridable) == (params, "tests.anything", None)
+
+
+def test_an_editor_who_does_not_see_params_cannot_give_their_secrets_to_another_job_type(db: Any) -> None:
+    client = log_in(create_reader("editor", "change_jobtemplate"))
+    template = JobTemplateFactory.create(job_type="tests.anything", params={"password": "hunter2"})
+    page = client.post(get_page_url(template), {**TEMPLATE, "job_type": "tests.note"})
+    assert "write them in again" in errors(page)["__all__"]
+    template.refresh_from_db()
+    assert template.job_type == "tests.anything"
 
 
 def test_a_mask_that_stands_for_nothing_is_not_saved(boss: Client) -> None:

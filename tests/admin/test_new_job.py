@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from pydantic import Field
 
-from jobs.models import Job
+from jobs.models import Job, JobTemplate
 from jobs.redaction import MASK
 from jobs.registry import job, registry
 from jobs.states import Status
@@ -175,10 +175,15 @@ def test_a_template_runs_as_it_stands_and_with_what_is_changed(boss: Client) -> 
     assert ('value="2"' in page, MASK in page) == (True, True)
     shown = '{\r\n  "token": "' + MASK + '"\r\n}'
     boss.post(run_of(template), params(title="t", count="2", options=shown))
-    boss.post(run_of(template), params(title="u", count="2", options='{"token": "' + MASK + '", "b": 1}'))
+    changed = boss.post(run_of(template), params(title="t", count="2", options='{"token": "' + MASK + '", "b": 1}'))
+    assert "write its value in again" in changed.content.decode()
+    beside = boss.post(run_of(template), params(title="u", count="2", options=shown))
+    assert "cannot be set in a run of this template" in str(beside.context["form"].errors["param-title"])
+    JobTemplate.objects.update(overridable=["title"])
+    boss.post(run_of(template), params(title="u", count="2"))
     last, first = Job.objects.order_by("-pk")
     assert first.params == template.params
-    assert last.params == {"title": "u", "count": 2, "options": {"token": "x", "b": 1}}
+    assert last.params == {"title": "u", "count": 2, "options": {"token": "x"}}
     assert {first.template_id, last.template_id} == {template.pk}
 
 

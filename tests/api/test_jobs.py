@@ -194,8 +194,18 @@ def test_masked_params_may_be_sent_back(api: ApiClient) -> None:
     job = JobFactory.create(job_type="tests.anything", params={"token": "geheim", "n": 1})
     masked = api.get(f"/jobs/{job.pk}").json()["params"]
     assert masked == {"token": MASK, "n": 1}
-    assert api.patch(f"/jobs/{job.pk}", {"params": {**masked, "n": 2}}).status_code == 200
-    assert Job.objects.get().params == {"token": "geheim", "n": 2}
+    assert api.patch(f"/jobs/{job.pk}", {"params": masked, "priority": 60}).status_code == 200
+    assert (Job.objects.get().params, Job.objects.get().priority) == ({"token": "geheim", "n": 1}, 60)
+
+
+def test_a_masked_param_is_not_restored_beside_a_changed_one(api: ApiClient) -> None:
+    job = JobFactory.create(
+        job_type="tests.anything", params={"login": {"token": "geheim"}, "url": "https://a.example"}
+    )
+    response = api.patch(f"/jobs/{job.pk}", {"params": {"login": {"token": MASK}, "url": "https://b.example"}})
+    assert read_error_locations(response) == [["body", "params", "login", "token"]]
+    assert "write its value in again" in response.json()["errors"][0]["msg"]
+    assert Job.objects.get().params["url"] == "https://a.example"
 
 
 def test_a_reader_without_payload_sees_neither_params_nor_artifacts_nor_logs() -> None:

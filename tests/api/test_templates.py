@@ -143,8 +143,14 @@ def test_a_secret_is_masked_and_kept_when_it_comes_back_masked() -> None:
     api = ApiClient()
     template = create_template(api, params={"password": "hush", "pages": 3})
     assert template["params"] == {"password": MASK, "pages": 3}
-    api.patch(f"/job-templates/{template['id']}", {"params": {**template["params"], "pages": 4}})
-    assert JobTemplate.objects.get().params == {"password": "hush", "pages": 4}
+    path = f"/job-templates/{template['id']}"
+    assert api.patch(path, {"params": template["params"], "priority": "LOW"}).status_code == 200
+    changed = api.patch(path, {"params": {**template["params"], "pages": 4}})
+    assert read_error_locations(changed) == [["body", "params", "password"]]
+    assert JobTemplate.objects.get().params == {"password": "hush", "pages": 3}
+    written_again = {"password": "hush", "pages": 4}
+    assert api.patch(path, {"params": written_again}).status_code == 200
+    assert JobTemplate.objects.get().params == written_again
     copied = api.post("/job-templates", {**FULL_TEMPLATE, "name": "copy", "params": template["params"]})
     assert read_error_locations(copied) == [["body", "params", "password"]]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from jobs.errors import InvalidInput
-from jobs.redaction import MASK, redact, restore
+from jobs.redaction import MASK, find_secrets, has_secret, redact, restore, scrub
 
 pytestmark = pytest.mark.once
 
@@ -17,9 +19,45 @@ def test_values_of_secret_keys_are_masked_at_any_depth() -> None:
     assert redact(value) == {"a": [{"Password": MASK, "deep": {"API_KEY": MASK}}], "token": MASK, "n": 1}
 
 
-@pytest.mark.parametrize("key", ["password_hint", "tokens_used", "secretary", "max_tokens", "", "pass word"])
-def test_only_whole_keys_are_secret(key: str) -> None:
+SECRET_KEYS = (
+    *("X-Gitlab-Token", "X-Vault-Token", "db_password", "aws_secret_access_key", "apiKey", "APIKey", "x-api-key"),
+    *("OAuthToken", "csrftoken", "dbpassword", "password2", "new.password", "Set-Cookie", "client secret", "SESSIONID"),
+)
+HARMLESS_KEYS = (
+    *("password_hint", "tokens_used", "max_tokens", "token_limit", "tokenCount", "secretary", "secret_name", "key"),
+    *("author", "authorization_url", "monkey", "keyboard", "cookie_domain", "token_expires_at", "", "user", "_-_"),
+)
+
+
+@pytest.mark.parametrize("key", SECRET_KEYS)
+def test_a_key_is_secret_by_its_words(key: str) -> None:
+    assert redact({key: 1}) == {key: MASK}
+
+
+@pytest.mark.parametrize("key", HARMLESS_KEYS)
+def test_a_key_that_only_resembles_a_secret_one_is_shown(key: str) -> None:
     assert redact({key: 1}) == {key: 1}
+
+
+def test_every_header_is_masked_but_a_few() -> None:
+    headers = {"X-Upstream": "a", "Authorization": "b", "Content-Type": "application/json"}
+    masked = {"X-Upstream": MASK, "Authorization": MASK, "Content-Type": "application/json"}
+    assert redact({"headers": headers, "X-Upstream": "a"}) == {"headers": masked, "X-Upstream": "a"}
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://ann:pa@ss@db.example/x", f"https://{MASK}@db.example/x"),
+        ("see postgres://ann:word@db:5432/app now", f"see postgres://{MASK}@db:5432/app now"),
+        ("https://a.example/x?page=2&api_key=k7&n=1", f"https://a.example/x?page=2&api_key={MASK}&n=1"),
+        ("https://a.example/@ann?q=a@b", "https://a.example/@ann?q=a@b"),
+        ("ann:word@db", "ann:word@db"),
+    ],
+)
+def test_credentials_within_a_url_are_masked(url: str, shown: str) -> None:
+    assert redact([url]) == [shown]
+    assert redact(redact([url])) == [shown]
 
 
 @pytest.mark.parametrize("value", [None, 1, 1.5, True, "password", [], {}, ["token"], 2**62])
@@ -38,11 +76,62 @@ def test_the_keys_are_a_setting(settings: Any) -> None:
     assert redact({"iban": 1, "password": 2}) == {"iban": MASK, "password": 2}
 
 
-def test_an_edited_document_gets_its_secrets_back() -> None:
-    original = {"a": {"token": "x", "n": 1}, "list": [{"token": "y"}]}
-    edited = redact(original)
-    edited["a"]["n"] = 2
-    assert restore(edited, original, "params") == {"a": {"token": "x", "n": 2}, "list": [{"token": "y"}]}
+ORIGINAL: dict[str, Any] = {
+    "url": "https://ann:word@a.example/",
+    "headers": {"Authorization": "b", "X-Upstream": "c", "Accept": "d"},
+    "list": [{"token": "y", "n": None}],
+    "token": None,
+}
+
+
+def test_an_unchanged_document_gets_its_secrets_back() -> None:
+    assert restore(redact(ORIGINAL), ORIGINAL, "params") == ORIGINAL
+
+
+def test_a_secret_can_be_replaced_beside_a_masked_one() -> None:
+    edited = redact(ORIGINAL)
+    edited["headers"]["Authorization"] = "new"
+    expected = {**ORIGINAL, "headers": {**ORIGINAL["headers"], "Authorization": "new"}}
+    assert restore(edited, ORIGINAL, "params") == expected
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"url": "https://b.example/"},
+        {"url": f"https://{MASK}@b.example/"},
+        {"headers": {**redact(ORIGINAL)["headers"], "X-Upstream": "other"}},
+        {"headers": {**redact(ORIGINAL)["headers"], "X-New": "other"}},
+        {"headers": {**redact(ORIGINAL)["headers"], "Accept": "other"}},
+        {"list": [{"token": MASK, "n": 1}]},
+        {"list": [*redact(ORIGINAL)["list"], 1]},
+        {"more": 1},
+        {"proxy_password": "own"},
+    ],
+    ids=str,
+)
+def test_no_secret_is_restored_beside_a_changed_value(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="write its value in again"):
+        restore({**redact(ORIGINAL), **change}, ORIGINAL, "params")
+
+
+def test_a_document_without_masks_may_change_in_any_way() -> None:
+    edited = {"url": "https://b.example/", "headers": {"Authorization": "own"}, "note": MASK}
+    assert restore(edited, ORIGINAL, "params") == edited
+
+
+def test_secrets_are_found_in_texts_in_any_quoting() -> None:
+    params = {"password": "p'w\"d/1", "headers": {"Authorization": "Bearer abcdef"}, "pin_token": 4711, "otp": "123"}
+    secrets = find_secrets(params)
+    quoted = repr(params["password"]) + json.dumps(params["password"]) + quote(params["password"], safe="")
+    text = scrub(f"{quoted} abcdef 4711 123", secrets)
+    assert [part for part in ("w\\", "d/1", "d%2F1", "abcdef", "4711") if part in text] == []
+    assert text.endswith(" 123")
+
+
+def test_a_document_has_a_secret_only_if_it_is_not_empty() -> None:
+    documents = ({"token": ""}, {"token": None}, {"token": []}, {"a": {"token": "x"}}, {"headers": {"X-Id": "x"}})
+    assert [has_secret(document) for document in documents] == [False, False, False, True, True]
 
 
 def test_a_secret_can_be_replaced_and_removed() -> None:
