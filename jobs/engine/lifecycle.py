@@ -5,6 +5,8 @@ The actions of workers, which need a lease token, are in `finish`; the claim is 
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -32,7 +34,9 @@ from jobs.errors import NotFound, WrongState
 from jobs.models import Gate, Job, JobGroup, JobRun
 from jobs.models.expressions import from_now, sql_literals
 from jobs.process_identity import beat_fields
+from jobs.redaction import redact
 from jobs.states import ALWAYS_EDITABLE_FIELDS, DEFAULT_PAUSE_REASON, TERMINAL, EventKind, Status, StopMode
+from jobs.validation.sanitize import sanitize_text
 
 
 def release(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
@@ -94,7 +98,7 @@ def retry(job_id: UUID, *, actor: Actor, reason: str = "", fresh: bool = False) 
         if latest.status in TERMINAL:
             return _create_retry(latest, actor=actor, reason=reason, fresh=fresh), True
         Job.objects.filter(pk=latest.pk, status=Status.QUEUED).update(not_before=None)
-        data = {"fields": ["not_before"]}
+        data = describe_changes(latest, {"not_before": None})
         add_event(latest, EventKind.UPDATED, actor=actor, reason=reason or "retried at once", data=data)
         recompute_gate(latest)
         return get_job(latest.pk), False
@@ -171,10 +175,38 @@ def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = 
             changed["holds_lane"] = job.status == Status.PAUSED and changed["lane_id"] is not None
             mark_dirty(job.lane_id, changed["lane_id"])
         Job.objects.filter(pk=job.pk).update(**changed)
-        add_event(job, EventKind.UPDATED, actor=actor, reason=reason, data={"fields": sorted(names)})
+        add_event(job, EventKind.UPDATED, actor=actor, reason=reason, data=describe_changes(job, changed))
         if job.status == Status.QUEUED and set(names) - ALWAYS_EDITABLE_FIELDS:
             recompute_gate(get_job(job.pk))
         return get_job(job.pk)
+
+
+def describe_changes(job: Job, changed: dict[str, Any]) -> dict[str, Any]:
+    """Return the data of an event: the names of the changed fields, their old and their new values.
+
+    Secrets are masked and long values cut. Of params, only those that differ are included.
+    """
+    new = {name: value for name, value in changed.items() if name not in _DERIVED_COLUMNS}
+    old = {name: getattr(job, name) for name in new}
+    if "base_priority" in changed:  # the priority before aging raised it
+        old["priority"], new["priority"] = job.base_priority, changed["base_priority"]
+    if "params" in new:
+        old["params"], new["params"] = _diff(old["params"], new["params"]), _diff(new["params"], old["params"])
+    return {"fields": sorted(new), "old": _shorten_values(old), "new": _shorten_values(new)}
+
+
+def _diff(params: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if name not in others or others[name] != value}
+
+
+def _shorten_values(values: dict[str, Any]) -> dict[str, Any]:
+    """Return masked values; one that is longer than CHANGE_LENGTH as JSON becomes the beginning of its text."""
+    shown: dict[str, Any] = {}
+    for name, value in values.items():
+        masked = redact(value.isoformat() if isinstance(value, datetime) else value)
+        text = json.dumps(masked, ensure_ascii=False)
+        shown[name] = masked if len(text) <= CHANGE_LENGTH else sanitize_text(text, CHANGE_LENGTH)
+    return shown
 
 
 EDITABLE = {
@@ -190,6 +222,8 @@ EDITABLE = {
 }
 
 _FIELD_OF = {"base_priority": "priority", "lane_id": "target"}  # columns that are derived from a field
+_DERIVED_COLUMNS = frozenset({*_FIELD_OF, "holds_lane"})
+CHANGE_LENGTH = 2000  # characters of one value in the event of a change
 
 
 def cancel_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:

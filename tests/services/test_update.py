@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +14,7 @@ from jobs.engine import finish, lifecycle
 from jobs.errors import InvalidInput, InvalidOperationError, UnknownJobType, WrongState
 from jobs.ids import derive_lane_id
 from jobs.models import Gate, Job, LaneMark
+from jobs.redaction import MASK
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import JobFactory, job_in
@@ -51,7 +53,25 @@ def test_a_waiting_job_can_be_edited(name: str, status: Status) -> None:
     assert getattr(edited, name) == expected
     event = list_events(job)[-1]
     assert (event.kind, event.reason, event.actor_name) == ("UPDATED", "a better idea", "ada")
-    assert (event.data, event.to_status) == ({"fields": [name]}, status)
+    assert (event.data["fields"], event.to_status) == ([name], status)
+    assert event.data["old"].keys() == event.data["new"].keys() == {name}
+    assert event.data["old"] != event.data["new"]
+
+
+def test_an_edit_leaves_masked_old_and_new_values_of_what_changed() -> None:
+    params = {"amount": 10, "login": {"password": "hunter2"}, "city": "Rome"}
+    job = job_services.enqueue("tests.anything", params)
+    job_services.update(job.pk, {"params": {**params, "amount": 10_000, "login": {"password": "hunter3"}}})
+    masked = {"login": {"password": MASK}}
+    values = {"old": {"params": {"amount": 10, **masked}}, "new": {"params": {"amount": 10_000, **masked}}}
+    assert list_events(job)[-1].data == {"fields": ["params"], **values}
+
+
+def test_old_and_new_values_of_an_edit_are_short() -> None:
+    job = job_services.enqueue("tests.anything", {"text": "a" * 100_000})
+    job_services.update(job.pk, {"params": {"text": "b" * 100_000, "password": "hunter2"}})
+    data = json.dumps(list_events(job)[-1].data)
+    assert (len(data) < 5000, "aaaa" in data, "bbbb" in data, "hunter2" in data) == (True, True, True, False)
 
 
 def test_an_edit_that_changes_nothing_leaves_no_event() -> None:
@@ -142,7 +162,7 @@ def test_the_rest_changes_while_the_job_waits_also_after_its_dispatch(state: str
     job = JobFactory.create(**DISPATCHED[state])
     edited = job_services.update(job.pk, {name: CHANGES[name]})
     assert getattr(edited, name) == {"priority": 100}.get(name, CHANGES[name])
-    assert list_events(job)[-1].data == {"fields": [name]}
+    assert list_events(job)[-1].data["fields"] == [name]
 
 
 @pytest.mark.parametrize("state", sorted(set(DISPATCHED) - set(WAITS)))
@@ -172,7 +192,8 @@ def test_a_holder_of_its_lane_that_is_edited_while_it_waits_keeps_the_lane(chang
 def test_a_priority_that_was_reached_by_waiting_can_be_made_the_base() -> None:
     job = JobFactory.create(priority=70, base_priority=50)
     assert job_services.update(job.pk, {"priority": 70}).base_priority == 70
-    assert list_events(job)[-1].data == {"fields": ["priority"]}
+    values = {"old": {"priority": 50}, "new": {"priority": 70}}
+    assert list_events(job)[-1].data == {"fields": ["priority"], **values}
 
 
 def test_a_job_that_ended_before_it_was_dispatched_cannot_be_edited_either() -> None:
