@@ -48,14 +48,10 @@ def sleep(ctx: Any, seconds: Annotated[float, Field(ge=0, le=86_400)] = 10.0) ->
 
 
 class CommandFailed(SystemExit):
-    """A command failed. Its exit code becomes that of the job."""
-
-    def __init__(self, command: str, code: int, last_line: str) -> None:
-        super().__init__(code)
-        self.message = f"{command} ended with {code}: {last_line}" if last_line else f"{command} ended with {code}"
+    """A command failed. Its exit code becomes that of the job; what it printed is in the job's log alone."""
 
     def __str__(self) -> str:
-        return self.message
+        return f"the command ended with exit code {self.code}"
 
 
 def _validate_command(name: str) -> str:
@@ -109,7 +105,7 @@ def command(
         reader.join(STOP_GRACE_SEC)  # a grandchild may hold the pipe open
     ctx.check_cancelled()
     if process.returncode:
-        raise CommandFailed(command, process.returncode, lines[-1] if lines else "")
+        raise CommandFailed(process.returncode)
     return {"output": "\n".join(lines)}
 
 

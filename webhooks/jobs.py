@@ -6,6 +6,7 @@ import json
 import re
 import time
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from django.utils.translation import gettext as _
 from pydantic import AfterValidator, Field
@@ -72,11 +73,12 @@ def send_request(
         content, defaults["Content-Type"] = json.dumps(body, separators=(",", ":")).encode(), "application/json"
     given_names = {name.lower() for name in headers}
     all_headers = {**{name: value for name, value in defaults.items() if name.lower() not in given_names}, **headers}
+    address = _format_address(url)
     deadline = time.monotonic() + (timeout_sec or conf.WEBHOOK_TIMEOUT_SEC)
     try:
         response = http_client.request(url, all_headers, content, deadline=deadline, method=method)
     except (url_guard.RejectedUrl, http_client.NoResponse) as error:
-        raise RequestFailed(f"{url}: {error}") from None
+        raise RequestFailed(f"{address}: {error}") from None
     try:
         response_body = json.loads(response.body)
     except ValueError:  # not JSON: stored as text
@@ -84,10 +86,16 @@ def send_request(
     ctx.artifact("response", {"status": response.status, "body": response_body})
     if 200 <= response.status < 300:
         return {"status": response.status}
-    message = f"{url} answered {response.status}"
+    message = f"{address} answered {response.status}"
     if response.status in RETRYABLE_STATUSES or response.status >= 500:
         raise RequestFailed(message)
     raise NoRetry(message)
+
+
+def _format_address(url: str) -> str:
+    """Return scheme and host of a URL for texts: its path and query may be secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 if read_settings(get_raw_settings()).conf.SYSTEM_JOB_TYPES:

@@ -7,6 +7,7 @@ address, never to a name.
 from __future__ import annotations
 
 import ipaddress
+import logging
 import queue
 import re
 import socket
@@ -19,6 +20,7 @@ from django.utils.translation import gettext as _
 
 from jobs.conf import conf
 
+logger = logging.getLogger("webhooks.url_guard")
 MAX_URL_LENGTH = 2000
 DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_CHARACTERS = re.compile(r"[\x00-\x20\x7f-\xa0\\^`{}|<>\"]")
@@ -101,8 +103,10 @@ def resolve_allowed(destination: Destination, seconds: float) -> list[str]:
     if not conf.WEBHOOK_ALLOW_PRIVATE:
         for address in addresses:
             if not is_public(address):
-                values = {"host": host, "address": address}
-                raise RejectedUrl(_("%(host)s is at %(address)s, which is not a public address") % values)
+                # The address is for operators. In the log of a job it would tell tenants about the inner network.
+                not_for_jobs = {"captured": True}
+                logger.warning("%s is at %s, which is not a public address", host, address, extra=not_for_jobs)
+                raise RejectedUrl(_("the address of %s is not a public address") % host)
     return addresses
 
 

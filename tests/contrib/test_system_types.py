@@ -64,11 +64,13 @@ def test_a_command_runs_in_a_process_and_its_output_is_the_jobs_log(allowed: Any
     assert list(JobLog.objects.order_by("id").values_list("message", flat=True)) == ["said sea", "said it again"]
 
 
-def test_a_command_that_fails_gives_the_job_its_exit_code_and_its_last_line(allowed: Any) -> None:
+def test_a_command_that_fails_gives_the_job_its_exit_code_and_its_words_to_the_log_alone(allowed: Any) -> None:
     enqueue("system.command", {"command": "sample_exit", "args": ["3"]}, max_retries=0)
     (ran,) = drain()
     assert (ran.status, ran.run.exit_code) == (Status.FAILED, 3)
-    assert ran.status_reason == "CommandFailed: sample_exit ended with 3: CommandError: told to"
+    assert ran.status_reason == "CommandFailed: the command ended with exit code 3"
+    assert "told to" not in ran.run.error
+    assert "told to" in JobLog.objects.latest("id").message
 
 
 @pytest.mark.parametrize(
@@ -188,12 +190,17 @@ def test_no_job_may_call_a_private_host_or_speak_for_the_library(params: dict[st
         enqueue("system.http", params)
 
 
-def test_a_name_that_turns_private_between_gate_and_call_is_refused(allowed: Any, monkeypatch: Any) -> None:
+def test_a_name_that_turns_private_is_refused_and_its_address_is_for_operators_alone(
+    allowed: Any, monkeypatch: Any, caplog: Any
+) -> None:
     allowed(WEBHOOK_ALLOW_PRIVATE=False)
     enqueue("system.http", {"url": "http://example.com/"}, max_retries=0)
     monkeypatch.setattr("webhooks.url_guard.resolve", lambda *where: ["10.0.0.1"])
-    (ran,) = drain()
-    assert "10.0.0.1, which is not a public address" in ran.status_reason
+    with caplog.at_level("WARNING"):
+        (ran,) = drain()
+    stored = ran.status_reason + ran.run.error + "".join(JobLog.objects.values_list("message", flat=True))
+    assert ("not a public address" in ran.status_reason, "10.0.0.1" in stored) == (True, False)
+    assert "example.com is at 10.0.0.1" in caplog.text
 
 
 def test_a_call_is_over_when_its_time_is(allowed: Any) -> None:
@@ -201,6 +208,15 @@ def test_a_call_is_over_when_its_time_is(allowed: Any) -> None:
         enqueue("system.http", {"url": there.url, "timeout_sec": 0.2}, max_retries=0)
         (ran,) = drain()
     assert "did not answer in time" in ran.status_reason
+
+
+@pytest.mark.parametrize("status", [404, 503])
+def test_a_failed_call_names_scheme_and_host_alone(status: int, allowed: Any) -> None:
+    with run_receiver(answers(status, b"{}")) as there:
+        enqueue("system.http", {"url": f"{there.url}/T0/HIDDENPATH?key=HIDDENKEY"}, max_retries=0)
+        (ran,) = drain()
+    assert ran.status_reason.endswith(f": http://127.0.0.1:{there.port} answered {status}")
+    assert "HIDDEN" not in ran.status_reason + ran.run.error
 
 
 def _alive(pid: int) -> bool:
