@@ -129,7 +129,13 @@ if env.bool("HTTPS", default=False):
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
+    "formatters": {
+        "line": {
+            "()": "jobs.log_formats.SafeFormatter",
+            "format": "{asctime} {levelname:<7} {name}: {message}",
+            "style": "{",
+        }
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": parse_log_level(env.str("LOG_LEVEL", default="INFO"))},
     # Django's handlers mail administrators and print only under DEBUG; ours replaces both.

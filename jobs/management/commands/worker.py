@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from argparse import ArgumentParser
-from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -16,12 +13,12 @@ from django.db.migrations.executor import MigrationExecutor
 
 from jobs import checks, db, triggers
 from jobs.errors import InvalidInput
+from jobs.log_formats import JsonFormatter, TextFormatter
 from jobs.management import base
 from jobs.registry import registry
 from jobs.services import workers
 from jobs.services.workers import ServedJobs, WorkerOptions
 from jobs.validation import fields
-from jobs.validation.sanitize import escape_unprintable
 
 
 class Command(BaseCommand):
@@ -116,29 +113,3 @@ def _configure_logging(style: str, *, verbosity: int) -> None:
     logger.handlers = [handler]
     logger.propagate = False
     logger.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
-
-
-class TextFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        message = escape_unprintable(record.getMessage())
-        line = f"{_format_time(int(record.created))} {record.levelname.lower():7} {message}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
-
-
-@lru_cache(maxsize=1)
-def _format_time(second: int) -> str:
-    """Format a time in the local time zone, once for all lines of a second."""
-    return datetime.fromtimestamp(second).strftime("%H:%M:%S")  # noqa: DTZ006
-
-
-class JsonFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
-            "level": record.levelname,
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=True)
