@@ -119,13 +119,16 @@ class ConsoleChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         self.model_admin.complete_rows(request, self.result_list)
+        if not can_view_payload(request):
+            for row in self.result_list:
+                self.model_admin.hide_payload(row)
 
 
 class ConsoleAdmin(admin.ModelAdmin):
     """Base of all admins of the console: capped counts, an indexed search, live lists, permission checks for payload.
 
     `payload` names the fields of a page, and `payload_columns` the columns of a list, that require the permission
-    `view_payload`.
+    `view_payload`. `hide_payload` hides what else handlers wrote into a row.
 
     The search never scans text. It finds ids, and terms such as `type:mail.*` that name a column: `qualifiers` maps a
     prefix to a field. A bare id is looked up in `id_field`, any other word is the beginning of `name_field`.
@@ -200,6 +203,15 @@ class ConsoleAdmin(admin.ModelAdmin):
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         """Set the attributes that computed columns show, looked up for all rows of the page at once."""
+
+    def hide_payload(self, row: Any) -> None:
+        """Hide the texts of handlers in a row that is only shown, for a user without the permission `view_payload`."""
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        row = super().get_object(request, object_id, from_field)
+        if row is not None and not can_view_payload(request):
+            self.hide_payload(row)
+        return row
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """Return further context of the list's template."""

@@ -13,8 +13,7 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
-from django.db.models import CharField, F
-from django.db.models.functions import Coalesce, Right
+from django.db.models.functions import Left, Right
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.safestring import SafeString
@@ -24,7 +23,7 @@ from django.utils.translation import gettext_lazy
 from jobs import actors
 from jobs.admin import charts, screens
 from jobs.admin.alerts import find_alerts
-from jobs.admin.base import log_history
+from jobs.admin.base import can_view_payload, log_history
 from jobs.admin.charts import WINDOWS
 from jobs.admin.columns import link, list_url, short_id
 from jobs.admin.formatting import ICONS, first_line
@@ -34,6 +33,7 @@ from jobs.errors import JobSchedulerError
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker
 from jobs.models.expressions import sql_literals
 from jobs.models.job import RARE_STATUSES, STATUS_LABELS
+from jobs.payload_visibility import get_public_reason, summarize_traceback
 from jobs.registry import registry
 from jobs.services import limits
 from jobs.services.limits import LimitState
@@ -44,6 +44,7 @@ from jobs.stats.live_counts import JobCounts
 RESOURCES_SHOWN, FAILURES_SHOWN = 50, 10
 FAILURES_READ = 100
 ERROR_TAIL = 2000  # characters of a traceback's end
+ERROR_HEAD = 8000  # characters of its beginning, up to the first exception
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python|<frozen")
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
@@ -70,6 +71,7 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     hour, day, site = charts.count_outcomes(HOUR, now), charts.count_outcomes(DAY, now), admin.admin_site
     can_view_workers = site.is_registered(Worker) and request.user.has_perm(f"{APP}.view_worker")
     slots = charts.load_slots(window, now)
+    failures = group_failures(with_texts=can_view_payload(request))
     return {
         "alerts": list(find_alerts(site, request, counts, workers, hour, day)),
         "cards": _build_cards(admin, counts, day),
@@ -86,7 +88,7 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         "waits": charts.latency_chart(slots, "waits"),
         "runs": charts.latency_chart(slots, "runs"),
         "table": [(slot, _p95(slot.waits), _p95(slot.runs)) for slot in slots if slot.outcomes],
-        "failures": [(group, link(site, Job, group.sample, short_id(group.sample))) for group in group_failures()],
+        "failures": [(group, link(site, Job, group.sample, short_id(group.sample))) for group in failures],
         "can_retry": request.user.has_perm(f"{APP}.retry_job"),
         "list_url": list_url(site, Job),
         "sections": [html for section in _sections if (html := section(admin, request)) is not None],
@@ -213,17 +215,28 @@ class FailureGroup:
     job_ids: list[UUID] = field(default_factory=list)
 
 
-def group_failures() -> list[FailureGroup]:
-    """Group the last failures that were neither retried nor resolved; one statement along their own index."""
+def group_failures(*, with_texts: bool) -> list[FailureGroup]:
+    """Group the last failures that were neither retried nor resolved; one statement along their own index.
+
+    Without texts, nothing that a handler wrote is part of a group.
+    """
     failed = Job.objects.filter(status__in=sql_literals(RARE_STATUSES), status=Status.FAILED)
     unhandled = failed.filter(resolved_at__isnull=True, retried_by__isnull=True)
-    tail = Coalesce(Right("run__error", ERROR_TAIL), F("status_reason"), output_field=CharField())
-    rows = unhandled.order_by("-pk").values_list("pk", "job_type", "status_reason", "run__finished_at", tail)
+    columns = ("pk", "job_type", "status", "status_reason", "remote", "dispatched_at", "run__finished_at")
+    text = Right("run__error", ERROR_TAIL) if with_texts else Left("run__error", ERROR_HEAD)
+    rows = unhandled.order_by("-pk").annotate(text=text).values_list(*columns, "text", named=True)
     groups: dict[tuple[str, str, str], FailureGroup] = {}
-    for pk, job_type, reason, at, text in rows[:FAILURES_READ]:
-        key = (job_type, *parse_error(text or reason))
-        groups.setdefault(key, FailureGroup(*key, pk, at)).job_ids.append(pk)
+    for job in rows[:FAILURES_READ]:
+        error, location = parse_error(job.text or job.status_reason) if with_texts else hide_error(job)
+        key = (job.job_type, error, location)
+        groups.setdefault(key, FailureGroup(*key, job.pk, job.run__finished_at)).job_ids.append(job.pk)
     return sorted(groups.values(), key=lambda group: -len(group.job_ids))[:FAILURES_SHOWN]
+
+
+def hide_error(job: Any) -> tuple[str, str]:
+    """Return the class and the place of an exception, or the reason of the scheduler itself."""
+    error_class, place = ("", "") if job.remote else summarize_traceback(job.text or "")
+    return error_class or get_public_reason(job) or _("no words"), place
 
 
 def parse_error(text: str) -> tuple[str, str]:

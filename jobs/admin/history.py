@@ -12,6 +12,7 @@ from jobs.admin.formatting import first_line, format_duration, format_first_line
 from jobs.models import Job, JobEvent, JobRun
 from jobs.models.job import STATUS_LABELS
 from jobs.models.run import ACTOR_CHOICES
+from jobs.payload_visibility import hide_in_event, hide_in_run
 from jobs.states import RUN_STATUSES, TERMINAL, EventKind
 
 RUN_CHOICES = [(str(status), STATUS_LABELS[status]) for status in RUN_STATUSES]
@@ -41,6 +42,9 @@ class JobRunAdmin(JobRecordAdmin):
     shown_error = column(_("error"), "error", text_block)
     shown_artifacts = column(_("artifacts"), "artifacts", json_block)
 
+    def hide_payload(self, row: JobRun) -> None:
+        hide_in_run(row)
+
     @computed_column(_("run time"))
     def run_time(self, run: JobRun) -> str | None:
         return format_duration(run.finished_at - run.started_at) if run.finished_at else None
@@ -63,6 +67,9 @@ class JobEventAdmin(JobRecordAdmin):
     shown_reason = column(_("reason"), "reason", format_first_line)
     whole_reason = column(_("reason"), "reason", text_block)
     shown_data = column(_("data"), "data", json_block)
+
+    def hide_payload(self, row: JobEvent) -> None:
+        hide_in_event(row)
 
     @computed_column(_("actor"))
     def shown_actor(self, event: JobEvent) -> SafeString:

@@ -38,6 +38,7 @@ from jobs.admin.formatting import (
 from jobs.admin.job_actions import JOB_ACTIONS
 from jobs.explain import Explanation, explain
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
+from jobs.payload_visibility import get_public_reason, hide_in_event, hide_in_run
 from jobs.process_identity import ProcessIdentity, is_remote
 from jobs.services import jobs as job_services
 from jobs.states import DEFAULT_PAUSE_REASON, EventKind, Status, StopMode, allowed_actions, is_repeated_stop, refusal
@@ -78,6 +79,9 @@ def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str
         if name in allowed and not is_repeated_stop(name, facts) and admin.can_run(request, action)
     ]
     events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:ROWS_SHOWN])
+    chain = load_retry_chain(admin, job, now)
+    if not payload:
+        hide_texts(run, events, chain)
     return {
         "job": job,
         "now": now,
@@ -98,12 +102,22 @@ def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str
         "checkpoint": truncate_text(format_json(job.checkpoint)) if payload and job.checkpoint is not None else "",
         "artifacts": truncate_text(format_json(run.artifacts)) if payload and run and run.artifacts else "",
         **_error_context(run),
-        "chain": load_retry_chain(admin, job, now),
+        "chain": chain,
         "logs": [*reversed(JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:ROWS_SHOWN])] if payload else [],
         "logs_url": _list_of_job_url(admin, JobLog, job),
         "rows_shown": ROWS_SHOWN,
         "sections": [html for section in _sections if (html := section(admin, request, job)) is not None],
     }
+
+
+def hide_texts(run: JobRun | None, events: Sequence[JobEvent], chain: Sequence[dict[str, Any]]) -> None:
+    """Hide what handlers wrote in the rows of a job's page."""
+    if run is not None:
+        hide_in_run(run)
+    for event in events:
+        hide_in_event(event)
+    for attempt in chain:
+        attempt["reason"] = first_line(get_public_reason(attempt["job"]), 200)
 
 
 def _list_facts(admin: ActionAdmin, job: Job, run: JobRun | None, now: datetime) -> Iterator[tuple[Any, Any]]:
@@ -270,7 +284,7 @@ def load_retry_chain(admin: ActionAdmin, job: Job, now: datetime) -> list[dict[s
         ids = [attempt_id for (attempt_id,) in cursor.fetchall()]
     if len(ids) < 2:
         return []
-    columns = ("job_type", "status", "attempt", "status_reason", "created_at")
+    columns = ("job_type", "status", "attempt", "status_reason", "created_at", "dispatched_at", "remote")
     run_columns = ("run__started_at", "run__finished_at", "run__worker")
     attempts = Job.objects.filter(pk__in=ids).select_related("run").only("pk", *columns, *run_columns)
     rows = []

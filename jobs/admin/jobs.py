@@ -39,6 +39,7 @@ from jobs.admin.job_actions import JobActionAdmin
 from jobs.admin.screens import screen
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
 from jobs.models.job import STATUS_LABELS
+from jobs.payload_visibility import hide_in_job
 from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, TERMINAL, Status
 from jobs.stats import live_counts
 from jobs.stats.cache import RateLimitedCache
@@ -112,6 +113,9 @@ class JobAdmin(JobActionAdmin):
             job.is_recovery_retry = job.retry_of_id in lost_ids
             job.brief_params = params.get(job.pk, "")
             job.why = wait_reasons.get(job.pk, "")
+
+    def hide_payload(self, row: Job) -> None:
+        hide_in_job(row)
 
     def list_version(self) -> str:
         return screens.latest_event_id()

@@ -25,7 +25,8 @@ from jobs.admin.screens import APP
 from jobs.conf import conf
 from jobs.errors import InvalidInput
 from jobs.explain.facts import to_limit
-from jobs.models import ConcurrencyLimit, LeaseKind, LimitScope
+from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope
+from jobs.payload_visibility import hide_in_lease
 from jobs.services import direct_calls, limits
 from jobs.stats import queries
 from jobs.validation import fields as validation
@@ -215,6 +216,9 @@ class LeaseAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     shown_type = column(_("job type"), "job_type", isolate_text)
     shown_owner = column(_("owner"), "owner", isolate_text)
     shown_outcome = column(_("how it ended"), "outcome", text_block)
+
+    def hide_payload(self, row: Lease) -> None:
+        hide_in_lease(row)
 
 
 class SystemSnapshotAdmin(ReadOnlyAdmin):

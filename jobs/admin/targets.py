@@ -31,6 +31,7 @@ from jobs.admin.screens import APP, latest_event_id
 from jobs.errors import Conflict
 from jobs.models import Job, Target
 from jobs.models.expressions import sql_literals
+from jobs.payload_visibility import hide_in_job
 from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.services.targets import TargetState
@@ -124,6 +125,10 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         for target, state in zip(rows, targets.get_states(list(rows)), strict=True):
             target.lane_state = state
+
+    def hide_payload(self, row: Target) -> None:
+        if (holder := _target_state(row).holder) is not None:
+            hide_in_job(holder)
 
     def page_context(self, request: HttpRequest, row: Target) -> dict[str, Any]:
         lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.LANE_GATES)).in_dispatch_order()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from django.http import HttpResponse
@@ -10,7 +11,7 @@ from pydantic import Field, WithJsonSchema
 
 from jobs import serializers
 from jobs.api import field_schemas as f
-from jobs.api.auth import ApiRequest
+from jobs.api.auth import ApiRequest, Principal
 from jobs.api.job_schemas import ReasonBody
 from jobs.api.operations import action, operation
 from jobs.api.pagination import Order, Paged, paginate
@@ -19,8 +20,9 @@ from jobs.api.responses import json_response
 from jobs.api.schemas import Id, Out, Page, Time
 from jobs.conf import conf
 from jobs.direct import bounded
-from jobs.errors import NotDirect, UnknownJobType
+from jobs.errors import HandlerFailed, NotDirect, UnknownJobType
 from jobs.models import Lease
+from jobs.payload_visibility import get_public_outcome, hide_in_lease
 from jobs.redaction import redact
 from jobs.services import direct_calls
 from jobs.validation import fields
@@ -80,8 +82,13 @@ def direct_run(
         )
     except (UnknownJobType, NotDirect) as error:
         raise error.with_prefix("path") from None
+    except HandlerFailed as error:
+        if principal.can_view_payload:
+            raise
+        raise HandlerFailed(get_public_outcome(f"failed: {error}").removeprefix("failed: ")) from None
     result = redact(sanitize_json(outcome.result)) if principal.can_view_payload else None
-    skipped = {} if outcome.skipped is None else {"skipped": outcome.skipped}
+    reason = outcome.skipped if principal.can_view_payload or outcome.skipped is None else ""
+    skipped = {} if reason is None else {"skipped": reason}
     return json_response({"result": result, "waited_ms": outcome.waited_ms, "ran_ms": outcome.ran_ms, **skipped})
 
 
@@ -105,7 +112,7 @@ class DirectCallOut(Out):
 def direct_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """The direct calls that wait or run, also those of Python code."""
     rows = direct_calls.read_live_calls(request.auth.tenant)
-    serialize = serializers.serialize_direct_call
+    serialize = partial(_serialize_call, request.auth)
     return json_response(paginate(request.auth, "direct_list", query, rows, NEWEST_FIRST, serialize))
 
 
@@ -116,4 +123,10 @@ def direct_end(request: ApiRequest, lease_id: Id, body: ReasonBody) -> HttpRespo
     lease = direct_calls.end(
         fields.parse_id(lease_id), tenant=principal.tenant, reason=body.reason or "", actor=principal.actor
     )
-    return json_response(serializers.serialize_direct_call(lease))
+    return json_response(_serialize_call(principal, lease))
+
+
+def _serialize_call(principal: Principal, lease: Lease) -> dict[str, Any]:
+    if not principal.can_view_payload:
+        hide_in_lease(lease)
+    return serializers.serialize_direct_call(lease)

@@ -46,7 +46,9 @@ class JobRunOut(Out):
     started_at: Time
     finished_at: Time | None
     exit_code: int | None
-    error: str
+    error: str = Field(
+        description="Of a traceback only the exception's class and place without the permission to view payloads."
+    )
     artifacts: JsonObject | None = Field(description="Null without the permission to view payloads.")
     worker: str
 
@@ -69,7 +71,9 @@ class JobOut(Out):
     status: Annotated[str, WithJsonSchema(enum_schema(SHOWN_STATUSES))] = Field(
         description="The same name as in its run, in events and in webhooks (DEC-006)."
     )
-    status_reason: str
+    status_reason: str = Field(
+        description="Without the text of a handler, such as an exception's, if payloads must not be viewed."
+    )
     params: JsonObject | None = Field(description="Secrets masked. Null without the permission to view payloads.")
     tenant: str
     target: str | None
@@ -96,7 +100,7 @@ class JobOut(Out):
     cancel_requested: bool
     cancel_mode: Annotated[str, WithJsonSchema(enum_schema(["", *StopMode]))]
     progress: float | None = Field(ge=0, le=1)
-    progress_message: str
+    progress_message: str = Field(description="Empty without the permission to view payloads.")
     attempt: int
     retry_of: Id | None
     retried_by: Id | None

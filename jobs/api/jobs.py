@@ -22,7 +22,7 @@ from jobs.api.problems import Forbidden
 from jobs.api.request_params import BulkJsonBody, JsonBody, OptionalJsonBody, StrictQuery
 from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id
-from jobs.api.serializers import read_job, serialize_run
+from jobs.api.serializers import read_job, serialize_event, serialize_run
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
@@ -84,7 +84,8 @@ def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[schemas.JobEdit
     """Only the given fields change; null clears. Once the job was dispatched, params and target are frozen (INV-001):
     409 with `field`. The other fields can be changed while the job waits, tags at any time.
 
-    Params replace the old ones as a whole; a secret that is sent back masked keeps its value.
+    Params replace the old ones as a whole. A secret that is sent back masked keeps its value while the other params are
+    unchanged; else it must be sent again.
     """
     pk, principal, edits = request.auth.require_job_id(job_id), request.auth, body.given_fields()
     if "params" in edits:
@@ -172,11 +173,12 @@ def _apply_action(request: ApiRequest, service: Callable[..., Job], job_id: str,
     **operation("jobs_events", schemas.EventPage, "List the events of a job", problems=[404], by_alias=True),
 )
 def jobs_events(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
-    """Every transition with its actor and reason. Exactly one of COMPLETED, FAILED, SKIPPED and CANCELLED finishes a
-    job."""
+    """Every transition with its actor and reason; UPDATED has old and new values, with masked secrets. Exactly one of
+    COMPLETED, FAILED, SKIPPED and CANCELLED finishes a job."""
     pk = request.auth.require_job_id(job_id)
     rows, order = JobEvent.objects.filter(job_id=pk), Order(JobEvent, ("id",))
-    page = paginate(request.auth, "jobs_events", query, rows, order, serializers.serialize_event, parent=pk)
+    serialize = partial(serialize_event, principal=request.auth)
+    page = paginate(request.auth, "jobs_events", query, rows, order, serialize, parent=pk)
     return json_response(page)
 
 

@@ -35,6 +35,7 @@ from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
 from jobs.conf import conf
 from jobs.errors import NotFound
 from jobs.models import Job
+from jobs.payload_visibility import get_public_reason
 from jobs.policies.admission import Denied
 from jobs.redaction import redact
 from jobs.serializers import format_time, serialize_columns
@@ -411,6 +412,6 @@ def _serialize_intent(row: Job, start: RemoteStart | None, principal: Principal,
         "next_earliest_start_at": format_time(row.recheck_at or row.not_before),
         "lease_id": None if start is None else str(start.lease_id),
         "pid": None if start is None else start.pid,
-        "reason": row.status_reason,
+        "reason": row.status_reason if principal.can_view_payload else get_public_reason(row),
         "payload": row.params if for_worker else masked,
     }

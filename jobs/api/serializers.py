@@ -1,4 +1,5 @@
-"""Rows as API documents: DISPATCHING is shown as QUEUED, and payloads only with the permission to view them."""
+"""Rows as API documents: DISPATCHING is shown as QUEUED, and payloads, which include the texts of handlers, only with
+the permission to view them."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from uuid import UUID
 from jobs import serializers
 from jobs.api.auth import Principal
 from jobs.errors import NotFound
-from jobs.models import Job, JobRun
+from jobs.models import Job, JobEvent, JobRun
 from jobs.models.job import JobQuerySet
+from jobs.payload_visibility import hide_in_event, hide_in_job, hide_in_run
 from jobs.states import Status
 
 NO_WEBHOOKS = {"pending": 0, "delivered": 0, "failed": 0}
@@ -27,6 +29,8 @@ def serialize_jobs(rows: Iterable[Job], principal: Principal) -> list[dict[str, 
 
 
 def _serialize_job(row: Job, principal: Principal) -> dict[str, Any]:
+    if not principal.can_view_payload:
+        hide_in_job(row)
     document = serializers.serialize_job(row)
     document["template"] = None if row.template is None else row.template.name
     if document["status"] == Status.DISPATCHING:
@@ -40,8 +44,17 @@ def _serialize_job(row: Job, principal: Principal) -> dict[str, Any]:
 
 def serialize_run(row: JobRun, principal: Principal) -> dict[str, Any]:
     """Return the document of a run."""
+    if not principal.can_view_payload:
+        hide_in_run(row)
     document = serializers.serialize_run(row)
     return document if principal.can_view_payload else {**document, "artifacts": None}
+
+
+def serialize_event(row: JobEvent, principal: Principal) -> dict[str, Any]:
+    """Return the document of an event."""
+    if not principal.can_view_payload:
+        hide_in_event(row)
+    return serializers.serialize_event(row)
 
 
 def read_job(job_id: UUID, principal: Principal) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from django.utils.translation import gettext as _
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
-from jobs.engine.executors.run import Context, current_context
+from jobs.engine.executors.run import Context, current_context, format_reason
 from jobs.engine.slots import leases, reservations
 from jobs.engine.slots.heartbeat import lease_heartbeat
 from jobs.engine.slots.reservations import SlotWaiter
@@ -61,6 +61,18 @@ class DirectSlot:
             self.ctx.request_stop(None)
         if self.interrupt is not None:
             self.interrupt()
+
+    def clean(self, text: object, max_length: int) -> str:
+        """Return a text of the handler as it may be stored: the secrets of its params are masked."""
+        return sanitize_text(text, max_length) if self.ctx is None else self.ctx.clean_text(text, max_length)
+
+    def describe(self, error: BaseException) -> str:
+        """Return the outcome of a call that ended with this exception."""
+        if isinstance(error, Skip):
+            return f"skipped: {self.clean(error, OUTCOME_LENGTH)}"
+        if isinstance(error, NoSlot):
+            return "gave up waiting"
+        return f"failed: {format_reason(error, self.clean)}"
 
     def mark_lost(self) -> None:
         self.lost = True
@@ -119,7 +131,7 @@ def slot(
     try:
         yield held_slot
     except BaseException as error:
-        held_slot.outcome = held_slot.outcome or describe_outcome(error)
+        held_slot.outcome = held_slot.outcome or held_slot.describe(error)
         raise
     finally:
         if not _release_slot(held_slot.lease_id, held_slot.outcome or "completed"):
@@ -144,7 +156,7 @@ def _acquire(candidate: Candidate, actor: Actor, wait_sec: float, api_token: UUI
                         raise NoSlot(_("No slot became free within %(sec)g s: %(why)s") % values)
                     waiter.wait(left)
     except BaseException as error:
-        _release_slot(lease.pk, describe_outcome(error))
+        _release_slot(lease.pk, held_slot.describe(error))
         raise
     held_slot.waited_ms = round((time.monotonic() - began) * 1000)
     return held_slot
@@ -204,18 +216,3 @@ async def _await_handler(call: Callable[[], Awaitable[Any]], ctx: Context, held_
     if ctx.cancelled:  # requested before there was a task
         task.cancel()
     return await task
-
-
-def describe_outcome(error: BaseException) -> str:
-    """Return the outcome that a lease keeps of an exception."""
-    if isinstance(error, Skip):
-        return sanitize_text(f"skipped: {error}", OUTCOME_LENGTH)
-    if isinstance(error, NoSlot):
-        return "gave up waiting"
-    return sanitize_text(f"failed: {describe_error(error)}", OUTCOME_LENGTH)
-
-
-def describe_error(error: BaseException) -> str:
-    """Return the class and the first line of an exception."""
-    lines = sanitize_text(str(error), 500).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -27,15 +27,13 @@ from jobs.direct import (
     DirectSlot,
     build_context,
     call_handler,
-    describe_error,
-    describe_outcome,
     parse_call,
     slot,
 )
+from jobs.engine.executors.run import format_reason, format_traceback
 from jobs.engine.slots import leases
 from jobs.errors import HandlerFailed, HandlerTimedOut, NoSlot, NotDirect, Skip
 from jobs.registry import Handler
-from jobs.validation.sanitize import sanitize_text
 
 logger = logging.getLogger("jobs.direct")
 
@@ -142,12 +140,13 @@ class HandlerThread(threading.Thread):
             message = _("The handler ran longer than %(sec)g s. It was asked to stop; its slot is free.")
             raise HandlerTimedOut(message % {"sec": limit_sec})
         if isinstance(self._error, Skip):
-            held_slot.outcome = describe_outcome(self._error)
-            return None, sanitize_text(str(self._error), OUTCOME_LENGTH), ran_ms
+            held_slot.outcome = held_slot.describe(self._error)
+            return None, held_slot.clean(self._error, OUTCOME_LENGTH), ran_ms
         if self._error is not None:
-            logger.warning("direct call of %s failed", self._handler.name, exc_info=self._error)
-            held_slot.outcome = describe_outcome(self._error)
-            raise HandlerFailed(describe_error(self._error)) from self._error
+            text = format_traceback(self._error, held_slot.clean)
+            logger.warning("direct call of %s failed: %s", self._handler.name, text)
+            held_slot.outcome = held_slot.describe(self._error)
+            raise HandlerFailed(format_reason(self._error, held_slot.clean)) from self._error
         return self._result, None, ran_ms
 
     def run(self) -> None:
@@ -172,7 +171,7 @@ class HandlerThread(threading.Thread):
             self._has_returned = True
             self._slot.changed.set()
         if self._is_abandoned:
-            outcome = "returned" if self._error is None else f"raised {describe_error(self._error)}"
+            outcome = "returned" if self._error is None else f"raised {format_reason(self._error, self._slot.clean)}"
             facts = (self._slot.lease_id, self._handler.name, outcome)
             logger.warning("direct call %s: the handler of %s %s after its call was over; dropped", *facts)
 

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from jobs.explain.facts import Facts, to_limit
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent
 from jobs.models.limit import LimitScope
+from jobs.payload_visibility import get_public_reason
 from jobs.policies.concurrency import count_free
 from jobs.serializers import format_time
 from jobs.states import ACTIVE, DEFAULT_PAUSE_REASON, EventKind, Status
@@ -104,7 +105,7 @@ def _occupied_target(key: str, other: Job) -> Reason:
         event = other.events.filter(kind=other.status).order_by("-id").first()
         if event is None:
             return Reason("target_blocked", message, other.pk)
-        message += _describe_actor(event.actor_name or event.actor_kind, event.at, other.status_reason)
+        message += _describe_actor(event.actor_name or event.actor_kind, event.at, get_public_reason(other))
         return Reason("target_blocked", message, other.pk, since=event.at)
     if other.status in ACTIVE:
         return Reason("target_busy", _("target %(target)s is busy: job %(job)s is %(status)s") % values, other.pk)

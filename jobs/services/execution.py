@@ -77,8 +77,7 @@ class InlineWorker:
 def capture_logs() -> Iterator[None]:
     """Add the log lines of handlers to their jobs, as a worker does."""
     capture, loggers = JobLogHandler(), (logging.getLogger(), logging.getLogger("jobs.run"))
-    for logger in loggers:
-        logger.addHandler(capture)
+    capture.install(*loggers)
     try:
         yield
     finally:

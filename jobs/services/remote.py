@@ -43,7 +43,7 @@ REMOTE_STATES = {status: RENAMED_STATES.get(status, str(status)) for status in S
 FINAL_STATES = ("DONE", "FAILED", "SKIPPED", "CANCELED", "PAUSED")
 STOP_MODES = {"CANCELED": StopMode.CANCEL, "PAUSED": StopMode.PAUSE}
 LINE_LIMIT = 1000
-LINE_LENGTH, MESSAGE_LENGTH, LEVEL_LENGTH = 10_000, 500, 16
+LEVEL_LENGTH = 16
 INT32 = 2**31
 _parse_long_text = partial(validation.parse_text, max_length=INT_MAX, allow_empty=True)  # the body has its own limit
 _parse_level = partial(validation.parse_text, max_length=LEVEL_LENGTH, single_line=True)
@@ -208,7 +208,7 @@ def _parse_heartbeat(body: Mapping[str, Any]) -> HeartbeatReport:
     message = _parse_optional(body, "message", _parse_long_text)
     return HeartbeatReport(
         progress=_parse_optional(body, "progress", partial(validation.parse_number, minimum=0, maximum=1)),
-        message=None if message is None else sanitize_text(message, MESSAGE_LENGTH),
+        message=None if message is None else sanitize_text(message, ERROR_LENGTH),
         tokens_used=_parse_optional(body, "tokens_used", partial(validation.parse_integer, minimum=0)),
         checkpoint=_parse_optional(body, "checkpoint", validation.parse_json_value),
         lines=_parse_optional(body, "logs", _parse_lines) or (),
@@ -231,14 +231,17 @@ def _parse_lines(value: Any, field: str) -> list[LogLine]:
             level = _parse_optional(line, "level", _parse_level) or "INFO"
             message = _parse_long_text(line.get("message"), "message")
             at = _parse_optional(line, "at", validation.parse_time)
-            lines.append((level, sanitize_text(message, LINE_LENGTH), at))
+            lines.append((level, sanitize_text(message, ERROR_LENGTH), at))
     except InvalidInput as error:
         raise error.with_prefix(field, len(lines)) from None
     return lines
 
 
 def _parse_outcome(state: str, body: Mapping[str, Any]) -> RemoteOutcome:
-    """Parse a result. Values are sanitized as those of handlers are: no result is lost because of them."""
+    """Parse a result. Values are sanitized as those of handlers are: no result is lost because of them.
+
+    The engine masks secrets in texts, and then cuts them.
+    """
     error = sanitize_text(_parse_optional(body, "error", _parse_long_text) or "", ERROR_LENGTH)
     exit_code = _parse_optional(body, "exit_code", partial(validation.parse_integer, minimum=-INT32, maximum=INT32 - 1))
     artifacts = body.get("artifacts")
@@ -248,9 +251,9 @@ def _parse_outcome(state: str, body: Mapping[str, Any]) -> RemoteOutcome:
     if state == "DONE":
         return Completed(artifacts, exit_code or 0)
     if state == "SKIPPED":
-        return Skipped(sanitize_text(error, validation.REASON_LENGTH), artifacts)
+        return Skipped(error, artifacts)
     if state == "FAILED":
         reason = next(iter(error.strip().splitlines()), "") or "failed"
         code = 1 if exit_code is None else exit_code
-        return Failed(error or reason, sanitize_text(reason, MESSAGE_LENGTH), exit_code=code, artifacts=artifacts)
+        return Failed(error or reason, reason, exit_code=code, artifacts=artifacts)
     return Stopped(artifacts)

@@ -58,6 +58,19 @@ def test_a_handler_that_raises_is_a_bad_gateway(job_type: str) -> None:
     assert "second line" not in response.content.decode()
 
 
+def test_the_words_of_a_handler_are_payload_and_its_secrets_are_masked() -> None:
+    params = {"text": "QUOTED", "password": "hunter2hunter2"}
+    readers = [log_in(create_reader("plain", "add_job")), log_in(create_reader("trusted", "add_job", "view_payload"))]
+    for ending in ("raise", "skip"):
+        body = {"params": {**params, "ending": ending}}
+        texts = [
+            reader.post("/api/direct/sample.quote", body, content_type="application/json").content.decode()
+            for reader in readers
+        ]
+        assert ["QUOTED" in text for text in texts] == [False, True], ending
+        assert "hunter2" not in "".join([*texts, *Lease.objects.values_list("outcome", flat=True)])
+
+
 @pytest.mark.parametrize(
     ("job_type", "body", "where"),
     [

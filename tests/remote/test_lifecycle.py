@@ -295,3 +295,23 @@ def test_an_unknown_type_stays_unknown_in_the_other_apis(remote: RemoteClient) -
     remote.submit()
     refused = remote.api.post("/jobs", {"job_type": "indexing", "params": {}})
     assert (refused.status_code, refused.json()["code"]) == (422, "unknown_job_type")
+
+
+@pytest.mark.parametrize("state", ["FAILED", "SKIPPED"])
+def test_the_secrets_of_the_payload_are_masked_in_what_a_worker_reports(remote: RemoteClient, state: str) -> None:
+    lease = remote.start_new_job(payload={"api_token": "hunter2hunter2", "pin_code_secret": 4711})
+    words = "login with hunter2hunter2 and 4711"
+    remote.send_heartbeat(lease, message=words, logs=[{"message": words}])
+    assert remote.complete(lease, state=state, error=words).status_code == 200
+    job = get_job(lease)
+    texts = [job.status_reason, job.progress_message, JobLog.objects.get().message]
+    assert {*texts, job.events.get(kind=state).reason} == {f"login with {MASK} and {MASK}"}
+    assert "hunter2" not in job.run.error
+
+
+def test_a_secret_at_the_end_of_a_text_that_is_cut_is_masked_as_a_whole(remote: RemoteClient) -> None:
+    lease = remote.start_new_job(payload={"api_token": "hunter2hunter2"})
+    remote.send_heartbeat(lease, message="x" * 490 + "hunter2hunter2")
+    remote.complete(lease, state="FAILED", error="x" * 490 + "hunter2hunter2")
+    job = get_job(lease)
+    assert (len(job.status_reason), "hunter" in job.status_reason + job.progress_message) == (496, False)

@@ -210,3 +210,18 @@ def late(ctx: Any, gate: str) -> str:
 def _await(path: Path) -> None:
     while not path.exists():
         time.sleep(STEP_SEC)
+
+
+@job("sample.quote")
+def quote_params(ctx: Any, text: str, password: str, ending: str = "raise") -> None:
+    """Quote the params wherever a handler can write."""
+    ctx.progress(1, 2, f"{text} {password}")
+    ctx.log.warning("%s %s", text, password)
+    try:
+        raise KeyError(f"{text} {password}")
+    except KeyError:
+        logger.exception("%s %s", text, password)
+    if ending == "skip":
+        raise Skip(f"{text} {password}")
+    if ending == "raise":
+        raise ValueError(f'{text} with {password!r}\n  File "{text}.py", line 7, in {text}\n{text}: {text}')

@@ -43,8 +43,7 @@ def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dic
             pipe.send((kind, content))
 
     ctx = Context(**ctx_fields, on_write=lambda: send("writes", ctx.take_writes()))
-    for captured in (logging.getLogger(), logging.getLogger("jobs.run")):
-        captured.addHandler(JobLogHandler())
+    JobLogHandler().install(logging.getLogger(), logging.getLogger("jobs.run"))
     runner = HandlerRunner(job_type, ctx, retry)
     threading.Thread(target=_receive_stops, args=(pipe, runner), daemon=True).start()
     outcome = runner.run()

@@ -20,17 +20,20 @@ from jobs.conf.rules import YEAR_SEC
 from jobs.errors import InvalidInput, JobCancelled, Skip, TokenLimitExceeded
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.policies.retry import RetryFacts
+from jobs.redaction import find_secrets, scrub
 from jobs.registry import registry
 from jobs.states import Cause, StopMode
 from jobs.validation.fields import parse_json_value
 from jobs.validation.sanitize import sanitize_exit_code, sanitize_json, sanitize_text
 
 ERROR_LENGTH = 64_000
+SCRUBBED_LENGTH = 1_000_000  # of a longer text only the beginning is searched for secrets and kept
 MAX_TOKENS = 2**63 - 1  # of the column
 LONGEST_DELAY_SEC = 100.0 * YEAR_SEC
 logger = logging.getLogger("jobs.engine.executors.run")
 current_context: contextvars.ContextVar[Context | None] = contextvars.ContextVar("jobs_context", default=None)
 log = logging.getLogger("jobs.run")
+CleanText = Callable[[object, int], str]  # text and maximum length in, storable text out
 
 
 def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
@@ -86,12 +89,20 @@ def _clamp_delay(delay: float | None) -> float | None:
 
 
 def build_failure(
-    job_type: str, error: BaseException, cause: Cause, retry: dict[str, Any], artifacts: dict[str, Any]
+    job_type: str,
+    error: BaseException,
+    cause: Cause,
+    retry: dict[str, Any],
+    artifacts: dict[str, Any],
+    clean: CleanText = sanitize_text,
 ) -> Failed:
-    """Return the outcome of a handler that raised, with the retry that the policy decides."""
+    """Return the outcome of a handler that raised, with the retry that the policy decides.
+
+    `clean` is the `Context.clean_text` of the job.
+    """
     return Failed(
-        error=format_traceback(error),
-        reason=_format_reason(error),
+        error=format_traceback(error, clean),
+        reason=format_reason(error, clean),
         cause=cause,
         exit_code=_get_exit_code(error),
         artifacts=sanitize_json(artifacts),
@@ -99,9 +110,15 @@ def build_failure(
     )
 
 
-def format_traceback(error: BaseException) -> str:
+def format_traceback(error: BaseException, clean: CleanText = sanitize_text) -> str:
     """Return the traceback as a run stores it."""
-    return sanitize_text("".join(traceback.format_exception(error)), ERROR_LENGTH)
+    return clean("".join(traceback.format_exception(error)), ERROR_LENGTH)
+
+
+def format_reason(error: BaseException, clean: CleanText = sanitize_text) -> str:
+    """Return the class of an exception and the first line of its message."""
+    lines = clean(error, 500).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
@@ -143,13 +160,13 @@ def _build_outcome(result: Any, ctx: Context) -> Outcome:
 
 def _build_outcome_of_error(error: BaseException, job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     if isinstance(error, Skip):
-        return Skipped(sanitize_text(str(error), 2000), sanitize_json(ctx.artifacts))
+        return Skipped(ctx.clean_text(error, 2000), sanitize_json(ctx.artifacts))
     if isinstance(error, TokenLimitExceeded) or ctx.is_over_token_limit:
         reason = "token limit exceeded"
         return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=sanitize_json(ctx.artifacts))
     if isinstance(error, asyncio.CancelledError | JobCancelled) and ctx.cancelled:
         return Stopped(sanitize_json(ctx.artifacts))
-    return build_failure(job_type, error, Cause.ERROR, retry, ctx.artifacts)
+    return build_failure(job_type, error, Cause.ERROR, retry, ctx.artifacts, ctx.clean_text)
 
 
 def _get_retry_on(job_type: str) -> tuple[type[BaseException], ...] | None:
@@ -159,17 +176,14 @@ def _get_retry_on(job_type: str) -> tuple[type[BaseException], ...] | None:
         return None
 
 
-def _format_reason(error: BaseException) -> str:
-    lines = sanitize_text(str(error), 500).splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def _get_exit_code(error: BaseException) -> int:
     return (sanitize_exit_code(error.code, 1) or 1) if isinstance(error, SystemExit) else 1
 
 
 class Context:
     """The `ctx` of a handler. It reads and writes memory; the worker writes it to the database."""
+
+    _secrets: tuple[str, ...] | None = None  # of the params; looked for when there is a text to clean
 
     def __init__(
         self,
@@ -223,7 +237,7 @@ class Context:
         """Report how far the work is. Written with the next batch; the latest report counts."""
         fraction = min(max(0.0, float(done / total)), 1.0) if total > 0 else 0.0  # in this order, NaN becomes 0
         with self._lock:
-            self.writes.progress = (fraction, sanitize_text(message, 500))
+            self.writes.progress = (fraction, self.clean_text(message, 500))
         self._on_write()
 
     def checkpoint(self, data: Any) -> None:
@@ -259,10 +273,23 @@ class Context:
         with self._lock:
             self._line_count += 1
             if self._line_count <= conf.LOG_LINES_PER_JOB:
-                self.writes.lines.append((level, sanitize_text(message, 10_000)))
+                self.writes.lines.append((level, self.clean_text(message, 10_000)))
             elif self._line_count == conf.LOG_LINES_PER_JOB + 1:
                 self.writes.lines.append(("WARNING", f"only the first {conf.LOG_LINES_PER_JOB} lines are kept"))
         self._on_write()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The secrets of the params, which no stored text may contain."""
+        if self._secrets is None:
+            self._secrets = find_secrets(self.params)
+        return self._secrets
+
+    def clean_text(self, text: object, max_length: int) -> str:
+        """Return a text of the handler as it may be stored: with masked secrets, then cut."""
+        if not self.secrets:
+            return sanitize_text(text, max_length)
+        return sanitize_text(scrub(sanitize_text(text, SCRUBBED_LENGTH), self.secrets), max_length)
 
     def request_stop(self, mode: StopMode | None) -> None:
         """Let the handler know that it should stop; None: for a shutdown, a timeout or a lost lease."""
@@ -311,7 +338,14 @@ class PendingReports:
 
 
 class JobLogHandler(logging.Handler):
-    """Copies the log records of a handler, from any logger, into its job's log."""
+    """Copies the log records of a handler, from any logger, into its job's log.
+
+    Installed before other handlers of a logger, it masks the secrets of the job for them, too.
+    """
+
+    def install(self, *loggers: logging.Logger) -> None:
+        for logger in loggers:
+            logger.handlers.insert(0, self)
 
     def emit(self, record: logging.LogRecord) -> None:
         ctx = current_context.get()
@@ -319,5 +353,9 @@ class JobLogHandler(logging.Handler):
             record.captured = True  # a record may arrive through two loggers
             try:
                 ctx.add_log_line(record.levelname, self.format(record))
+                if ctx.secrets:
+                    record.msg, record.args = ctx.clean_text(record.getMessage(), SCRUBBED_LENGTH), None
+                    if record.exc_text:  # which other handlers use instead of the exception
+                        record.exc_text = ctx.clean_text(record.exc_text, SCRUBBED_LENGTH)
             except Exception:  # noqa: BLE001 — logging never breaks the handler
                 self.handleError(record)

@@ -20,6 +20,7 @@ from jobs import actors, clock, db
 from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import finish, lifecycle
+from jobs.engine.executors.run import ERROR_LENGTH
 from jobs.engine.finish import STOPPED_EVENTS, FinishStatus, JobResult
 from jobs.engine.maintenance import recovery
 from jobs.engine.remote import starts
@@ -30,10 +31,13 @@ from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.models.expressions import SqlLiteral, from_now
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
 from jobs.process_identity import beat_fields
+from jobs.redaction import find_secrets, scrub
 from jobs.states import TERMINAL, Cause, EventKind, Status, StopMode
-from jobs.validation.sanitize import sanitize_json
+from jobs.validation.fields import REASON_LENGTH
+from jobs.validation.sanitize import sanitize_json, sanitize_text
 
 TOKEN_LIMIT_EXCEEDED = "token limit exceeded"
+LINE_LENGTH, MESSAGE_LENGTH = 10_000, 500
 
 LogLine = tuple[str, str, datetime | None]  # level, message, time
 RemoteOutcome = Completed | Skipped | Failed | Stopped
@@ -82,6 +86,8 @@ def renew_job_lease(start: RemoteStart, report: HeartbeatReport) -> Job:
     """Renew the lease and write the report. Raise LeaseLost if the lease has ended or the job is overdue."""
     with db.atomic():
         row = Job.objects.filter(pk=start.job_id, lease_token=start.lease_id)
+        if report.message or report.lines:
+            report = _scrub_report(report, row.values_list("params", flat=True).first())
         fields: dict[str, Any] = {"lease_expires_at": from_now(conf.LEASE_SEC), "heartbeat_at": Now(), **beat_fields()}
         if report.progress is not None:
             fields["progress"] = report.progress
@@ -107,6 +113,7 @@ def complete_job(start: RemoteStart, outcome: RemoteOutcome, *, stop_mode: StopM
         job = lock_job(start.job_id)
         if job.lease_token != start.lease_id:
             return _require_recorded(start, EVENT_KINDS[type(outcome)])
+        outcome = _scrub_outcome(outcome, job.params)
         if is_over_token_limit(job):
             outcome = Failed(error=TOKEN_LIMIT_EXCEEDED, reason=TOKEN_LIMIT_EXCEEDED, cause=Cause.TOKEN_LIMIT)
         earlier = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()  # of the same run
@@ -140,6 +147,30 @@ def hand_back_job(start: RemoteStart, *, reason: str) -> None:
 def is_over_token_limit(job: Job) -> bool:
     """Return whether the job has used more tokens than it may."""
     return job.token_limit is not None and job.tokens_used > job.token_limit
+
+
+def _scrub_report(report: HeartbeatReport, params: Any) -> HeartbeatReport:
+    """Mask the secrets of the job's params in the texts of a heartbeat, and cut the texts."""
+    secrets = find_secrets(params)
+    lines = [(level, _scrub(message, secrets, LINE_LENGTH), at) for level, message, at in report.lines]
+    message = None if report.message is None else _scrub(report.message, secrets, MESSAGE_LENGTH)
+    return replace(report, message=message, lines=lines)
+
+
+def _scrub_outcome(outcome: RemoteOutcome, params: Any) -> RemoteOutcome:
+    """Mask the secrets of the job's params in the texts of a result, and cut the texts."""
+    match outcome:
+        case Skipped(reason):
+            return replace(outcome, reason=_scrub(reason, find_secrets(params), REASON_LENGTH))
+        case Failed(error, reason):
+            secrets = find_secrets(params)
+            texts = _scrub(error, secrets, ERROR_LENGTH), _scrub(reason, secrets, MESSAGE_LENGTH)
+            return replace(outcome, error=texts[0], reason=texts[1])
+    return outcome
+
+
+def _scrub(text: str, secrets: tuple[str, ...], max_length: int) -> str:
+    return sanitize_text(scrub(text, secrets), max_length)
 
 
 def _build_actor(holder: RemoteSlot) -> Actor:

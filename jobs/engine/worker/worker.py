@@ -170,8 +170,7 @@ class WorkerLoop:
             )
 
     def _start_threads(self) -> None:
-        for captured_logger in CAPTURED_LOGGERS:
-            captured_logger.addHandler(self._capture)
+        self._capture.install(*CAPTURED_LOGGERS)
         self.heartbeat.start()
         self.watchdog.start()
         self.progress_writer.start()

@@ -1,0 +1,117 @@
+"""Texts of handlers in reasons, errors and outcomes, and how much of them is shown without `view_payload`.
+
+A handler may quote its params wherever it speaks: in exceptions, skips and progress messages. Without the permission
+only the class of an exception and its place in the code are shown. The scheduler's own reasons and those that people
+give stay. docs/decisions/ has the reasons for telling them apart in this way.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from jobs.actors import ActorKind
+from jobs.models import Job, JobEvent, JobRun, Lease
+from jobs.process_identity import is_remote
+from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, EventKind, Status
+
+# Reasons of FAILED and SKIPPED jobs that no handler wrote. All other reasons of these two statuses may be a handler's.
+OWN_REASONS = frozenset(
+    {
+        *("timeout", "token limit exceeded", LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON, "failed"),
+        *("the database rejected its result", "its deadline passed before it could start"),
+        *("predecessor failed", "predecessor cancelled"),
+    }
+)
+SPOKEN_STATUSES = (Status.FAILED, Status.SKIPPED)
+SPOKEN_EVENTS = (EventKind.FAILED, EventKind.SKIPPED)
+TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
+_CLASS = re.compile(r"[\w.<>]+")
+
+
+def hide_in_job(job: Job) -> None:
+    """Hide the texts of the handler in a row that is only shown, never saved; also in its run, if that is loaded."""
+    job.status_reason, job.progress_message = get_public_reason(job), ""
+    if (run := job._state.fields_cache.get("run")) is not None:
+        hide_in_run(run)
+
+
+def hide_in_run(run: JobRun) -> None:
+    if "error" in run.__dict__:  # a list may have deferred it
+        run.error = get_public_error(run)
+
+
+def hide_in_event(event: JobEvent) -> None:
+    event.reason = get_public_event_reason(event)
+    if "data" in event.__dict__:
+        event.data = get_public_event_data(event.data)
+
+
+def hide_in_lease(lease: Lease) -> None:
+    lease.outcome = get_public_outcome(lease.outcome)
+
+
+def get_public_reason(job: Job) -> str:
+    """Return the reason of the job's status, of a handler's exception its class alone."""
+    reason = job.status_reason
+    if job.status not in SPOKEN_STATUSES or reason in OWN_REASONS:
+        return reason
+    if job.status == Status.FAILED:
+        return "" if job.remote else cut_message(reason)  # a remote worker writes the whole of it
+    return reason if job.dispatched_at is None else ""  # no handler skipped a job that was never started
+
+
+def get_public_error(run: JobRun) -> str:
+    """Return the error of a run, of a traceback the class of its first exception and the place that raised it."""
+    if run.status not in SPOKEN_STATUSES or run.error in OWN_REASONS:
+        return run.error
+    if is_remote(run.worker):
+        return ""
+    error_class, place = summarize_traceback(run.error)
+    return f"{error_class} ({place})" if place else error_class
+
+
+def get_public_event_reason(event: JobEvent) -> str:
+    is_spoken = event.kind in SPOKEN_EVENTS and event.actor_kind == ActorKind.WORKER
+    return "" if is_spoken and event.reason not in OWN_REASONS else event.reason
+
+
+def get_public_event_data(data: Any) -> Any:
+    """Return the data of an event without old and new params."""
+    if not isinstance(data, dict):
+        return data
+    sides = {
+        side: {name: value for name, value in data[side].items() if name != "params"}
+        for side in ("old", "new")
+        if isinstance(data.get(side), dict)
+    }
+    return {**data, **sides}
+
+
+def get_public_outcome(outcome: str) -> str:
+    """Return how a direct call ended, without the words of its handler."""
+    kind, colon, text = outcome.partition(": ")
+    return f"{kind}: {cut_message(text)}" if colon and kind == "failed" else kind
+
+
+def summarize_traceback(text: str) -> tuple[str, str]:
+    """Return the class of the first exception of a traceback and the place that raised it: `handlers.py:12`.
+
+    All that precedes the first line without indentation is written by Python; what follows may quote anything.
+    """
+    if not text.startswith(TRACEBACK):
+        return cut_message(text), ""
+    place = ""
+    for line in text.splitlines()[1:]:
+        if not line.startswith(" "):
+            error_class = _CLASS.match(line)
+            return (error_class[0] if error_class else ""), place
+        if (frame := _FRAME.match(line)) is not None:
+            place = f"{frame['file'].rpartition('/')[2]}:{frame['line']}"
+    return "", ""
+
+
+def cut_message(text: str) -> str:
+    """Return the first line up to the first colon: the class of an exception, or a text of the executor."""
+    return next(iter(text.splitlines()), "").partition(": ")[0].strip(" :")
