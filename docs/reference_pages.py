@@ -62,7 +62,7 @@ WORDS = {
     "SYSTEM_JOB_TYPES": "Whether system.command and system.http exist. See system-jobs.md.",
     "COMMAND_ALLOW": "The management commands that system.command may run.",
     "METRICS_PUBLIC": "Whether /metrics needs no token.",
-    "REDACT_KEYS": "Names whose values are masked wherever params, artifacts and events are shown.",
+    "REDACT_KEYS": "Names whose values are masked wherever params, artifacts and events are shown; also as words within a key (`X-Gitlab-Token`).",
     "ADMIN_AUTOREGISTER": "Whether the console is registered with the default admin site.",
     "AUTODISCOVER": "Modules of each app that are imported for their handlers.",
     "LEGACY_SUNSET": "The day the legacy paths say they will be gone.",
