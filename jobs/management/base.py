@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import json
 import os
+import pwd
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -87,10 +87,10 @@ def add_reason_option(parser: CommandParser) -> None:
 
 
 def current_actor() -> actors.Actor:
-    """Return the operating system's user as the actor of a command."""
+    """Return the operating system's user as the actor of a command, whatever the environment says."""
     try:
-        return actors.make_cli_actor(getpass.getuser())
-    except (KeyError, OSError):  # a container may run as a number without a name
+        return actors.make_cli_actor(pwd.getpwuid(os.getuid()).pw_name)
+    except KeyError:  # a container may run as a number without a name
         return actors.make_cli_actor(f"uid {os.getuid()}")
 
 

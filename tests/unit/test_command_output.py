@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
+import os
+import pwd
 from datetime import timedelta
 
 import pytest
@@ -46,11 +47,13 @@ def test_a_table_is_aligned_and_shows_control_characters_instead_of_obeying_them
     assert base.format_table(("A",), [("123456",)], width=4) == ["A", "123…"]
 
 
-def test_the_actor_is_who_sits_at_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert base.current_actor().name == getpass.getuser()
+def test_the_actor_is_the_user_of_the_process_whatever_the_environment_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "boss")
+    assert base.current_actor().name == pwd.getpwuid(os.getuid()).pw_name
 
-    def nameless() -> str:
-        raise KeyError("getpwuid(): uid not found: 4711")
+    def nameless(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
 
-    monkeypatch.setattr(getpass, "getuser", nameless)
-    assert base.current_actor().name.startswith("uid ")
+    monkeypatch.setattr(pwd, "getpwuid", nameless)
+    assert base.current_actor().name == f"uid {os.getuid()}"
