@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from typing import Any
+from uuid import uuid4
 
 from bench import growth
 from bench.growth import bars, report
@@ -48,7 +49,7 @@ def _create_client() -> Any:
 
     from jobs.services import tokens
 
-    token = tokens.create("bench", tenant=None)[1]
+    token = tokens.create(f"bench {uuid4()}", tenant=None)[1]
     return Client(SERVER_NAME="localhost", headers={"Authorization": f"Bearer {token}"})
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+NAME_LENGTH = 200
+
 
 class ActorKind(StrEnum):
     USER = "user"
@@ -22,7 +24,7 @@ class Actor:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", ActorKind(self.kind))
-        object.__setattr__(self, "name", str(self.name).replace("\0", "\ufffd")[:200])
+        object.__setattr__(self, "name", str(self.name).replace("\0", "\ufffd")[:NAME_LENGTH])
 
 
 SCHEDULER = Actor(ActorKind.SCHEDULER)
@@ -31,12 +33,23 @@ PYTHON = Actor(ActorKind.SCHEDULER, "python")  # a call of a service without an 
 
 def make_user_actor(account: Any) -> Actor:
     """Return the actor for a Django user of any user model."""
-    return Actor(ActorKind.USER, str(account.get_username())[:200])
+    return Actor(ActorKind.USER, str(account.get_username()))
+
+
+def make_token_actor(name: str, prefix: str) -> Actor:
+    """Return the actor for an API token. The prefix tells tokens apart that had the same name one after another."""
+    suffix = f" ({prefix}…)"
+    return Actor(ActorKind.TOKEN, name[: NAME_LENGTH - len(suffix)] + suffix)
 
 
 def make_worker_actor(name: str) -> Actor:
-    return Actor(ActorKind.WORKER, name[:200])
+    return Actor(ActorKind.WORKER, name)
+
+
+def make_remote_worker_actor(token_name: str, worker_id: str) -> Actor:
+    """Return the actor for a remote worker, which chooses its own id: after the name of its token."""
+    return Actor(ActorKind.WORKER, f"{token_name[: NAME_LENGTH // 2]}/{worker_id}")
 
 
 def make_cli_actor(name: str) -> Actor:
-    return Actor(ActorKind.CLI, name[:200])
+    return Actor(ActorKind.CLI, name)

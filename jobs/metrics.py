@@ -46,7 +46,7 @@ class Exposition(NamedTuple):
 
 
 def render(tenant: str | None = None, *, as_openmetrics: bool = False) -> Exposition:
-    """Render the metrics of one tenant's jobs, or of all; workers serve all tenants."""
+    """Render the metrics of one tenant's jobs and of the workers that serve it, or of all."""
     registry = CollectorRegistry()
     if as_openmetrics:  # which prescribes how a bucket's bound is written: "60.0"
         registry.register(JobsCollector(tenant, format_bound=floatToGoString))
@@ -81,7 +81,7 @@ class JobsCollector(Collector):
         yield GaugeMetricFamily("jobs_expired_leases", expired, value=queries.count_expired_leases(self.tenant))
         blocked = f"Targets that a paused or failed job blocks; up to {queries.BLOCKED_TARGETS_LIMIT} are counted."
         yield GaugeMetricFamily("jobs_blocked_targets", blocked, value=queries.count_blocked_targets(self.tenant))
-        yield from _collect_workers()
+        yield from _collect_workers(self.tenant)
         yield _gauge("jobs_build_info", "The version of this process.", ["version"], {(version.__version__,): 1})
 
     def _collect_finished(self, counts: JobCounts) -> Iterator[Metric]:
@@ -154,8 +154,8 @@ def _collect_live(counts: JobCounts) -> Iterator[Metric]:
     yield _gauge("jobs_queued", "Jobs that have not started.", ["addon"], queued)
 
 
-def _collect_workers() -> Iterator[Metric]:
-    workers = queries.count_workers()
+def _collect_workers(tenant: str | None) -> Iterator[Metric]:
+    workers = queries.count_workers(tenant)
     states: dict[Labels, float] = {(state,): count for state, count in workers.states.items()}
     yield _gauge("jobs_workers", "Workers; SILENT: no heartbeat for LEASE_SEC.", ["state"], states)
     yield GaugeMetricFamily("jobs_worker_slots", "Slots of the workers that send heartbeats.", value=workers.slots)

@@ -12,6 +12,7 @@ from jobs.api.auth import build_authenticators
 from jobs.api.problems import MethodNotAllowed, Unauthorized, error_response
 from jobs.conf import conf
 from jobs.db import non_atomic
+from jobs.services.permissions import build_requirement
 
 OPENMETRICS_VERSION = "1.0.0"
 
@@ -46,7 +47,7 @@ def _get_tenant(request: HttpRequest) -> str | None:
         raise MethodNotAllowed("GET, HEAD")
     if conf.METRICS_PUBLIC:
         return None
-    for authenticate in build_authenticators("read"):
+    for authenticate in build_authenticators(build_requirement("read")):
         principal = authenticate(request)
         if principal is not None:
             tenant: str | None = principal.tenant

@@ -32,13 +32,15 @@ from schedules.schemas import (
 )
 from schedules.serializers import serialize_fire, serialize_schedule, serialize_upcoming
 
+APP_LABEL = Schedule._meta.app_label
+view_operation = partial(operation, permissions=[f"{APP_LABEL}.view_schedule"])
 admin_operation = partial(operation, scope="admin")
 router = Router(tags=["schedules"])
 NEWEST_FIRST = Order(Schedule, ("-id",))
 LATEST_FIRST = Order(ScheduleFire, ("-fire_time",))  # unique within one schedule
 
 
-@router.get("/schedules", **operation("schedules_list", SchedulePage, summary="List schedules"))
+@router.get("/schedules", **view_operation("schedules_list", SchedulePage, summary="List schedules"))
 def schedules_list(request: ApiRequest, query: Annotated[ScheduleFilters, StrictQuery()]) -> HttpResponse:
     """Newest first."""
     filters: dict[str, Any] = {
@@ -63,14 +65,16 @@ def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, JsonBody()
     return json_response(_serialize(schedule, request.auth), 201)
 
 
-@router.get("/schedules/preview", **operation("schedules_preview_cron", Preview, summary="Preview a cron expression"))
+@router.get(
+    "/schedules/preview", **view_operation("schedules_preview_cron", Preview, summary="Preview a cron expression")
+)
 def schedules_preview_cron(request: ApiRequest, query: Annotated[CronQuestion, StrictQuery()]) -> HttpResponse:
     """The next due times of an expression that need not be saved."""
     return _preview_response(history.preview_cron(query.cron, query.timezone, query.count))
 
 
 @router.get(
-    "/schedules/{schedule_id}", **operation("schedules_get", ScheduleOut, problems=[404], summary="Get a schedule")
+    "/schedules/{schedule_id}", **view_operation("schedules_get", ScheduleOut, problems=[404], summary="Get a schedule")
 )
 def schedules_get(request: ApiRequest, schedule_id: Id) -> HttpResponse:
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
@@ -99,7 +103,7 @@ def schedules_delete(request: ApiRequest, schedule_id: Id) -> HttpResponse:
 
 
 def schedule_action(name: str, summary: str, response: Any = ScheduleOut, permission: str = "") -> dict[str, Any]:
-    return action(f"schedules_{name}", response, f"jobscheduler_schedules.{permission or name}_schedule", summary)
+    return action(f"schedules_{name}", response, f"{APP_LABEL}.{permission or name}_schedule", summary)
 
 
 @router.post("/schedules/{schedule_id}/trigger", **schedule_action("trigger", "Submit its job now", {201: JobOut}))
@@ -133,7 +137,7 @@ def schedules_skip_next(request: ApiRequest, schedule_id: Id, body: ReasonBody) 
 
 @router.get(
     "/schedules/{schedule_id}/preview",
-    **operation("schedules_preview", Preview, problems=[404, 409], summary="Preview the next fires of a schedule"),
+    **view_operation("schedules_preview", Preview, problems=[404, 409], summary="Preview the next fires of a schedule"),
 )
 def schedules_preview(request: ApiRequest, schedule_id: Id, query: Annotated[Count, StrictQuery()]) -> HttpResponse:
     """Of a disabled schedule, those that it would have if it were enabled now."""
@@ -143,7 +147,13 @@ def schedules_preview(request: ApiRequest, schedule_id: Id, query: Annotated[Cou
 
 @router.get(
     "/schedules/{schedule_id}/fires",
-    **operation("schedules_fires", FirePage, problems=[404], summary="List the fires of a schedule"),
+    **operation(
+        "schedules_fires",
+        FirePage,
+        permissions=[f"{APP_LABEL}.view_schedulefire"],
+        problems=[404],
+        summary="List the fires of a schedule",
+    ),
 )
 def schedules_fires(request: ApiRequest, schedule_id: Id, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """Latest first, each with the outcome of its job."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 from django.http import HttpResponse
 from ninja import Router
 
-from jobs.api.auth import ApiRequest
+from jobs.api.auth import ApiRequest, Principal
 from jobs.api.operations import action, lookup, operation
 from jobs.api.pagination import Order, paginate
 from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
@@ -31,16 +31,25 @@ from webhooks.schemas import (
     ResentOut,
 )
 
-serialize_endpoint = partial(serialize_columns, names=ListedEndpointOut.model_fields)
 serialize_delivery = partial(serialize_columns, names=DeliveryOut.model_fields)
 admin_operation = partial(operation, scope="admin")
 router = Router(tags=["webhooks"])
 NEWEST_FIRST = Order(WebhookEndpoint, ("-id",))
 LATEST_FIRST = Order(WebhookDelivery, ("-id",))
-RESEND_PERMISSION = "jobscheduler_webhooks.resend_delivery"
+APP_LABEL = WebhookEndpoint._meta.app_label
+VIEW_ENDPOINTS, VIEW_DELIVERIES = [f"{APP_LABEL}.view_webhookendpoint"], [f"{APP_LABEL}.view_webhookdelivery"]
+RESEND_PERMISSION = f"{APP_LABEL}.resend_delivery"
 
 
-@router.get("/webhooks", **operation("webhooks_list", EndpointPage, summary="List endpoints"))
+def serialize_endpoint(row: WebhookEndpoint, principal: Principal) -> dict[str, Any]:
+    """Return the document of an endpoint; the path of its URL only with the permission to view payloads."""
+    document = serialize_columns(row, ListedEndpointOut.model_fields)
+    return document if principal.can_view_payload else {**document, "url": row.origin}
+
+
+@router.get(
+    "/webhooks", **operation("webhooks_list", EndpointPage, permissions=VIEW_ENDPOINTS, summary="List endpoints")
+)
 def webhooks_list(request: ApiRequest, query: Annotated[EndpointFilters, StrictQuery()]) -> HttpResponse:
     """Newest first. Secrets are never shown again."""
     rows = services.of(request.auth.tenant)
@@ -48,7 +57,8 @@ def webhooks_list(request: ApiRequest, query: Annotated[EndpointFilters, StrictQ
         rows = rows.filter(tenant=query.tenant)
     if query.enabled is not None:
         rows = rows.filter(enabled=query.enabled == "true")
-    return json_response(paginate(request.auth, "webhooks_list", query, rows, NEWEST_FIRST, serialize_endpoint))
+    serialize = partial(serialize_endpoint, principal=request.auth)
+    return json_response(paginate(request.auth, "webhooks_list", query, rows, NEWEST_FIRST, serialize))
 
 
 @router.post(
@@ -61,12 +71,16 @@ def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, JsonBody()]
     tenant = request.auth.resolve_tenant(fields.get("tenant"))
     url, events, enabled = fields.get("url"), fields.get("events"), fields.get("enabled", True)
     endpoint, secret = services.create(url, events, tenant=tenant, enabled=enabled, actor=request.auth.actor)
-    return json_response({**serialize_endpoint(endpoint), "secret": secret}, 201, has_secret=True)
+    return json_response({**serialize_endpoint(endpoint, request.auth), "secret": secret}, 201, has_secret=True)
 
 
-@router.get("/webhooks/{endpoint_id}", **lookup("webhooks_get", ListedEndpointOut, "Get an endpoint"))
+@router.get(
+    "/webhooks/{endpoint_id}",
+    **lookup("webhooks_get", ListedEndpointOut, "Get an endpoint", permissions=VIEW_ENDPOINTS),
+)
 def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
-    return etag_response(request, serialize_endpoint(services.get(endpoint_id, tenant=request.auth.tenant)))
+    endpoint = services.get(endpoint_id, tenant=request.auth.tenant)
+    return etag_response(request, serialize_endpoint(endpoint, request.auth))
 
 
 @router.patch(
@@ -77,7 +91,7 @@ def webhooks_update(request: ApiRequest, endpoint_id: Id, body: Annotated[Endpoi
     """Changes the given fields. They apply to events from now on."""
     principal = request.auth
     endpoint = services.update(endpoint_id, body.given_fields(), tenant=principal.tenant, actor=principal.actor)
-    return json_response(serialize_endpoint(endpoint))
+    return json_response(serialize_endpoint(endpoint, principal))
 
 
 @router.delete(
@@ -92,7 +106,9 @@ def webhooks_delete(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
 
 @router.get(
     "/webhooks/{endpoint_id}/deliveries",
-    **operation("webhooks_deliveries", DeliveryPage, problems=[404], summary="List deliveries"),
+    **operation(
+        "webhooks_deliveries", DeliveryPage, permissions=VIEW_DELIVERIES, problems=[404], summary="List deliveries"
+    ),
 )
 def webhooks_deliveries(
     request: ApiRequest, endpoint_id: Id, query: Annotated[DeliveryFilters, StrictQuery()]
@@ -126,7 +142,7 @@ def webhooks_rotate_secret(request: ApiRequest, endpoint_id: Id) -> HttpResponse
     """For 24 hours deliveries are signed with both secrets, so that the receiver can switch."""
     principal = request.auth
     endpoint, secret = services.rotate_secret(endpoint_id, tenant=principal.tenant, actor=principal.actor)
-    return json_response({**serialize_endpoint(endpoint), "secret": secret}, has_secret=True)
+    return json_response({**serialize_endpoint(endpoint, principal), "secret": secret}, has_secret=True)
 
 
 @router.post(
@@ -142,7 +158,10 @@ def webhooks_resend_failed(
     return json_response({"count": count})
 
 
-@router.get("/webhook-deliveries/{delivery_id}", **lookup("webhook_deliveries_get", DeliveryOut, "Get a delivery"))
+@router.get(
+    "/webhook-deliveries/{delivery_id}",
+    **lookup("webhook_deliveries_get", DeliveryOut, "Get a delivery", permissions=VIEW_DELIVERIES),
+)
 def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse:
     return etag_response(request, serialize_delivery(services.get_delivery(delivery_id, tenant=request.auth.tenant)))
 
@@ -153,7 +172,7 @@ def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse
         "webhook_deliveries_resend",
         DeliveryOut,
         scope="operate",
-        permission=RESEND_PERMISSION,
+        permissions=[RESEND_PERMISSION],
         problems=[404, 409],
         summary="Resend a delivery",
     ),

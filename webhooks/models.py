@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from django.db import models
@@ -46,7 +47,16 @@ class WebhookEndpoint(models.Model):
         indexes = [models.Index(fields=("tenant",), condition=Q(enabled=True), name="endpoint_listening")]
 
     def __str__(self) -> str:
-        return self.url
+        return f"{self.origin} (…{str(self.pk)[-12:]})"
+
+    @property
+    def origin(self) -> str:
+        """Scheme and host of the URL. The path may be a secret: it takes the permission to view payloads."""
+        try:
+            parts = urlsplit(self.url)
+        except ValueError:  # only raw SQL can have written it
+            return ""
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 class WebhookSubscription(models.Model):

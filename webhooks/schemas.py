@@ -24,7 +24,7 @@ EXAMPLE: dict[str, Any] = {"url": "https://example.org/hooks/jobs", "events": ["
 class ListedEndpointOut(Out):
     id: Id
     tenant: str
-    url: str
+    url: str = Field(description="Scheme and host only, where the principal may not see payloads.")
     events: Annotated[list[str], WithJsonSchema(EVENTS)]
     enabled: bool
     disabled_reason: str

@@ -166,13 +166,17 @@ class ConsoleAdmin(admin.ModelAdmin):
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
         for term in smart_split(search_term):
-            condition = self._search_condition(term)
+            condition = self._search_condition(term, self.get_name_field(request))
             if condition is None:
                 return queryset.none(), False
             queryset = queryset.filter(condition)
         return queryset, False
 
-    def _search_condition(self, term: str) -> Q | None:
+    def get_name_field(self, request: HttpRequest) -> str:
+        """Return the field that this user may search by its beginning; "" for none."""
+        return self.name_field
+
+    def _search_condition(self, term: str, name_field: str) -> Q | None:
         """Return the condition for one search term; None if it can match no row."""
         name, colon, value = term.partition(":")
         if colon and name.lower() in self.qualifiers:
@@ -182,7 +186,7 @@ class ConsoleAdmin(admin.ModelAdmin):
             return Q(**{self.id_field: key})
         if text.isascii() and text.isdigit() and isinstance(self.model._meta.pk, AutoField):
             return Q(pk=int(text[:20]))
-        return Q(**{f"{self.name_field}__startswith": text}) if self.name_field else None
+        return Q(**{f"{name_field}__startswith": text}) if name_field else None
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
         return ConsoleChangeList

@@ -1,4 +1,4 @@
-"""API tokens: created here and shown once, revoked here, never edited."""
+"""API tokens: created here and shown once, revoked here, never edited. A token has the rights of its maker at most."""
 
 from __future__ import annotations
 
@@ -23,35 +23,19 @@ from jobs.admin.base import deny_permission
 from jobs.admin.columns import change_url, column, computed_column
 from jobs.admin.formatting import badge, format_relative_time, isolate_text
 from jobs.admin.forms import text_field, validate_with
-from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin
+from jobs.admin.object_actions import ObjectAction, ServiceBackedAdmin
 from jobs.admin.screens import APP
 from jobs.errors import Conflict
 from jobs.models import ApiToken
-from jobs.models.token import SCOPES
 from jobs.services import tokens
+from jobs.services.permissions import list_grantable_scopes
 from jobs.validation import fields as validation
-
-# The permissions that a user needs to grant a scope: a user cannot grant more than they may do.
-GRANTED_BY = {
-    "read": ("view_job", "view_payload"),
-    "submit": ("add_job",),
-    "operate": (
-        *("cancel_job", "pause_job", "resume_job", "retry_job", "resolve_job", "release_job", "reorder_job"),
-        *("change_job", "pause_target"),
-    ),
-}
-
-
-def list_grantable_scopes(user: Any) -> list[str]:
-    """Return the scopes that the user may grant to a token."""
-    if user.is_superuser:
-        return list(SCOPES)
-    return [scope for scope, names in GRANTED_BY.items() if user.has_perms([f"{APP}.{name}" for name in names])]
 
 
 class TokenForm(forms.ModelForm):
     tenant = text_field(_("Tenant"), _("Empty: all tenants."), 64, initial="default")
     scopes = forms.MultipleChoiceField(label=_("Scopes"), widget=forms.CheckboxSelectMultiple)
+    addons = text_field(_("Addons"), _("That the scope “work” is for, with commas. Empty: all addons."), 10_000)
     days = forms.IntegerField(
         label=_("Expires after (days)"), required=False, min_value=1, max_value=36_500, help_text=_("Empty: never.")
     )
@@ -59,7 +43,7 @@ class TokenForm(forms.ModelForm):
 
     class Meta:
         model = ApiToken
-        fields = ("name", "tenant", "scopes")
+        fields = ("name", "tenant", "scopes", "addons")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -73,6 +57,21 @@ class TokenForm(forms.ModelForm):
         tenant = self.cleaned_data["tenant"]
         return str(validate_with(validation.parse_tenant, tenant, "tenant")) if tenant else None
 
+    def clean_addons(self) -> list[str] | None:
+        names = [name.strip() for name in self.cleaned_data["addons"].split(",") if name.strip()]
+        addons: list[str] | None = validate_with(tokens.parse_addons, names) if names else None
+        return addons
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean() or self.cleaned_data
+        if {"name", "tenant"} <= cleaned.keys() and tokens.is_name_taken(cleaned["name"], cleaned["tenant"]):
+            self.add_error("name", _("The tenant has a token of this name. Choose another one, or revoke that token."))
+        return cleaned
+
+    def _get_validation_exclusions(self) -> set[str]:
+        """Leave the check of the name to `clean`: the constraint would report nothing but its own name."""
+        return {"name"} | super()._get_validation_exclusions()  # type: ignore[misc]
+
 
 def _revoke(token: ApiToken, *, reason: str, actor: Actor) -> None:
     if token.revoked_at is not None:
@@ -80,7 +79,7 @@ def _revoke(token: ApiToken, *, reason: str, actor: Actor) -> None:
     tokens.revoke(token.pk, actor=actor)
 
 
-class ApiTokenAdmin(ObjectActionAdmin):
+class ApiTokenAdmin(ServiceBackedAdmin):
     """A token cannot be edited; create another one and revoke the old one."""
 
     form = TokenForm
@@ -101,7 +100,7 @@ class ApiTokenAdmin(ObjectActionAdmin):
     name_field = "name"
     qualifiers = {"tenant": "tenant", "prefix": "prefix"}
     fieldsets = (
-        (None, {"fields": ("id", "shown_name", "prefix", "tenant", "shown_scopes")}),
+        (None, {"fields": ("id", "shown_name", "prefix", "tenant", "shown_scopes", "shown_addons", "shown_maker")}),
         (_("When"), {"fields": ("created_at", "last_used_at", "expires_at", "revoked_at")}),
     )
     has_change_permission = has_delete_permission = deny_permission
@@ -109,11 +108,14 @@ class ApiTokenAdmin(ObjectActionAdmin):
     shown_name = column(_("name"), "name", isolate_text)
     shown_tenant = column(_("tenant"), "tenant", lambda tenant: _now("all") if tenant is None else isolate_text(tenant))
     shown_scopes = column(_("scopes"), "scopes", lambda scopes: isolate_text(", ".join(map(str, scopes))))
+    shown_addons = column(
+        _("addons"), "addons", lambda addons: _now("all") if addons is None else isolate_text(", ".join(addons))
+    )
     last_used = column(_("last used"), "last_used_at", format_relative_time)
     expires = column(_("expires"), "expires_at", format_relative_time)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
-        added = [(None, {"fields": ("name", "tenant", "scopes", "days")})]
+        added = [(None, {"fields": ("name", "tenant", "scopes", "addons", "days")})]
         return added if obj is None else super().get_fieldsets(request, obj)
 
     def get_form(self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any) -> Any:
@@ -129,7 +131,9 @@ class ApiTokenAdmin(ObjectActionAdmin):
             form.cleaned_data["name"],
             tenant=form.cleaned_data["tenant"],
             scopes=form.cleaned_data["scopes"],
+            addons=form.cleaned_data["addons"],
             lifetime=None if days is None else timedelta(days=days),
+            maker=request.user,
             actor=actors.make_user_actor(request.user),
         )
         obj.__dict__.update(token.__dict__)
@@ -148,6 +152,14 @@ class ApiTokenAdmin(ObjectActionAdmin):
         response = TemplateResponse(request, "jobs/token_made.html", context)
         add_never_cache_headers(response)
         return response
+
+    @computed_column(_("made by"))
+    def shown_maker(self, token: ApiToken) -> SafeString | None:
+        """Return the user name, or the key of a deleted user; None for a token of a command or Python code."""
+        if token.maker is None:
+            return None
+        maker = tokens.find_maker(token)
+        return isolate_text(f"#{token.maker}" if maker is None else maker.get_username())
 
     @computed_column(_("state"))
     def shown_state(self, token: ApiToken) -> SafeString:

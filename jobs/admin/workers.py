@@ -225,4 +225,4 @@ class PollerAdmin(ReadOnlyAdmin):
     name_field = "addon_id"
     fieldsets = ((None, {"fields": ("id", "shown_addon", "tenant", "most", "polled_at")}),)
 
-    shown_addon = column(_("addon"), "addon_id", isolate_text)
+    shown_addon = column(_("addon"), "addon_id", lambda addon: isolate_text(addon) if addon else _now("all"))

@@ -27,5 +27,5 @@ An endpoint belongs to a router that `jobscheduler/api.py` lists::
 Errors: raise those of `jobs.errors` or a `problems.ApiError`; `problems.error_response` returns problem+json for them.
 Responses: `json_response`, `etag_response` and `empty_response`; the schemas in `operation(...)` document them.
 Submissions: `**WITH_IDEMPOTENCY_KEY` in `operation(...)`, and `submit_job(request, fields)` of `idempotency`.
-Scopes: `scope="read"` by default; a session needs the `permission` instead (see `auth.build_authenticators`).
+Scopes: `scope="read"` by default; sessions, and users who made a token, need the `permissions` (see `operation`).
 """

@@ -1,11 +1,12 @@
 """Authentication by API token or staff session, and authorization by scope or permission.
 
-Missing or invalid credentials are 401; a missing scope or permission is 403. Tokens have scopes, users permissions. A
-session also needs its CSRF token.
+Missing or invalid credentials are 401; a missing scope or permission is 403. Tokens have scopes, users permissions; a
+token that a user made needs both, the permissions as that user has them now. A session also needs its CSRF token.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -22,28 +23,60 @@ from jobs.api.peers import get_peer_network
 from jobs.api.problems import CsrfFailed, Forbidden, TooManyRequests, Unauthorized
 from jobs.api.request_params import reject_forms
 from jobs.errors import NotFound
-from jobs.models import Job
+from jobs.models import ApiToken, Job
 from jobs.models.job import JobQuerySet
-from jobs.services import failed_attempts, tokens
+from jobs.services import failed_attempts, permissions, tokens
+from jobs.services import jobs as job_services
 from jobs.services.failed_attempts import UNKNOWN_TOKENS
+from jobs.services.permissions import RUN_TEMPLATE, VIEW_PAYLOAD, Requirement
 from jobs.validation import fields
-
-APP = "jobscheduler_jobs"
-VIEW_PAYLOAD = f"{APP}.view_payload"
-PERMISSIONS = {"read": "view_job", "submit": "add_job"}  # of a session, by scope, unless the operation names one
 
 
 @dataclass(frozen=True)
 class Principal:
     """The authenticated token or user of a request.
 
-    `tenant` None means all tenants. Without `can_view_payload`, params, artifacts and logs are hidden.
+    `tenant` None means all tenants. `user` is that of the session, or the user who made the token.
     """
 
     actor: Actor
     tenant: str | None = None
-    can_view_payload: bool = True
-    token_id: UUID | None = None
+    token: ApiToken | None = None
+    user: Any = None
+
+    @property
+    def token_id(self) -> UUID | None:
+        return None if self.token is None else self.token.pk
+
+    @property
+    def can_view_payload(self) -> bool:
+        """Whether responses show params, artifacts and logs: it takes the scope `read`, and the user's permission."""
+        return self.has_scope("read") and self.has_permission(VIEW_PAYLOAD)
+
+    def require_token(self) -> ApiToken:
+        """Return the token of an operation that no session may use."""
+        assert self.token is not None
+        return self.token
+
+    def has_scope(self, scope: str) -> bool:
+        """Return whether the token has a scope; a session has permissions instead."""
+        return self.token is None or _has_scope(self.token, scope)
+
+    def has_permission(self, name: str) -> bool:
+        """Return whether the user has a permission; a token without a maker has its scopes instead."""
+        return self.user is None or bool(self.user.has_perm(name))
+
+    def require_template_permission(self, items: Iterable[Any]) -> None:
+        """Raise Forbidden if one of these submissions names a template that the user may not run."""
+        names_template = any(isinstance(item, Mapping) and item.get("template") is not None for item in items)
+        if names_template and not self.has_permission(RUN_TEMPLATE):
+            raise Forbidden(_("Using a template requires the permission to run templates."))
+
+    def require_addon(self, addon_id: str) -> None:
+        """Raise Forbidden if the token is bound to other addons."""
+        addons = None if self.token is None else self.token.addons
+        if addons is not None and addon_id not in addons:
+            raise Forbidden(_("This token works for other addons only: %s.") % ", ".join(addons))
 
     def can_see_tenant(self, tenant: str) -> bool:
         return self.tenant is None or self.tenant == tenant
@@ -59,6 +92,11 @@ class Principal:
         if not self.visible_jobs().filter(pk=job_id).exists():
             raise NotFound(_("There is no such object."))
         return job_id
+
+    def require_own_job(self, job_id: UUID) -> None:
+        """Raise Forbidden if a token without the scope `operate` did not submit the job."""
+        if not self.has_scope("operate") and not job_services.is_submitter(job_id, self.actor):
+            raise Forbidden(_("With the scope “submit”, a token cancels only the jobs that it submitted."))
 
     def resolve_tenant(self, tenant: Any) -> str:
         """Return the tenant of a new object: the given one, or the principal's own.
@@ -84,23 +122,19 @@ class ApiRequest(HttpRequest):
     auth: Principal
 
 
-def build_authenticators(scope: str, permission: str | None = None) -> list[Any]:
-    """Return the authenticators of an operation: `auth=build_authenticators("operate", "cancel_job")`.
-
-    Without `permission`, a session needs that of PERMISSIONS; for a scope without one it must be a superuser's. No
-    session has the scope `work`.
-    """
-    return [Bearer(scope), ApiKey(scope), Console(scope, permission or PERMISSIONS.get(scope))]
+def build_authenticators(requirement: Requirement) -> list[Any]:
+    """Return the authenticators of an operation. No session has the scope `work`."""
+    return [Bearer(requirement), ApiKey(requirement), Console(requirement)]
 
 
 class Bearer(HttpBearer):
-    def __init__(self, scope: str) -> None:
+    def __init__(self, requirement: Requirement) -> None:
         super().__init__()
-        self.scope = scope
+        self.requirement = requirement
 
     def __call__(self, request: HttpRequest) -> Principal | None:
         kind, _space, token = request.headers.get("Authorization", "").strip().partition(" ")
-        return _authenticate_token(request, token.strip(), self.scope) if kind.lower() == "bearer" else None
+        return _authenticate_token(request, token.strip(), self.requirement) if kind.lower() == "bearer" else None
 
     def authenticate(self, request: HttpRequest, token: str) -> Any:
         raise NotImplementedError  # __call__ does not use it
@@ -109,12 +143,12 @@ class Bearer(HttpBearer):
 class ApiKey(APIKeyHeader):
     param_name = "X-API-Key"
 
-    def __init__(self, scope: str) -> None:
+    def __init__(self, requirement: Requirement) -> None:
         super().__init__()
-        self.scope = scope
+        self.requirement = requirement
 
     def authenticate(self, request: HttpRequest, key: str | None) -> Principal | None:
-        return None if key is None else _authenticate_token(request, key.strip(), self.scope)
+        return None if key is None else _authenticate_token(request, key.strip(), self.requirement)
 
 
 class Console(APIKeyCookie):
@@ -123,10 +157,10 @@ class Console(APIKeyCookie):
     Without a session cookie no CSRF token is required, so that such a request gets 401 and not 403.
     """
 
-    def __init__(self, scope: str, permission: str | None) -> None:
+    def __init__(self, requirement: Requirement) -> None:
         self.param_name = settings.SESSION_COOKIE_NAME
         super().__init__(csrf=True)
-        self.scope, self.permission = scope, permission
+        self.requirement = requirement
 
     def __call__(self, request: HttpRequest) -> Principal | None:
         user = getattr(request, "user", None) if self.param_name in request.COOKIES else None
@@ -137,19 +171,19 @@ class Console(APIKeyCookie):
         reject_forms(request)  # Django would read a form of any size to find its CSRF token
         if check_csrf(request):
             raise CsrfFailed(_("A session requires its CSRF token in the header X-CSRFToken."))
-        if self.permission is None:
-            is_allowed = getattr(user, "is_superuser", False)
-        else:  # a permission of another app has its app label
-            is_allowed = user.has_perm(self.permission if "." in self.permission else f"{APP}.{self.permission}")
-        if self.scope == "work" or not is_allowed:
+        if self.requirement.scope == "work" or not permissions.is_allowed(user, self.requirement):
             raise Forbidden(_("You lack the permission for this."))
-        return Principal(actors.make_user_actor(user), can_view_payload=user.has_perm(VIEW_PAYLOAD))
+        return Principal(actors.make_user_actor(user), user=user)
 
     def authenticate(self, request: HttpRequest, key: str | None) -> Any:
         raise NotImplementedError  # __call__ does not use it
 
 
-def _authenticate_token(request: HttpRequest, text: str, scope: str) -> Principal:
+def _has_scope(token: ApiToken, scope: str) -> bool:
+    return scope in token.scopes or "admin" in token.scopes
+
+
+def _authenticate_token(request: HttpRequest, text: str, requirement: Requirement) -> Principal:
     """Return the principal of a token. Raise Unauthorized, TooManyRequests or Forbidden."""
     token = tokens.find(text)
     if token is None:
@@ -159,9 +193,14 @@ def _authenticate_token(request: HttpRequest, text: str, scope: str) -> Principa
     if wait_sec is not None:
         raise TooManyRequests(wait_sec)
     tokens.record_use(token)
-    if scope not in token.scopes and "admin" not in token.scopes:
-        raise Forbidden(_("This token lacks the scope “%s”.") % scope)
-    return Principal(Actor(actors.ActorKind.TOKEN, token.name), token.tenant, token_id=token.pk)
+    maker = tokens.find_maker(token)
+    if token.maker is not None and not (getattr(maker, "is_active", False) and getattr(maker, "is_staff", False)):
+        raise Unauthorized(_("The user who made this token is not an active staff user."))
+    if not _has_scope(token, requirement.scope):
+        raise Forbidden(_("This token lacks the scope “%s”.") % requirement.scope)
+    if maker is not None and not permissions.is_allowed(maker, requirement):
+        raise Forbidden(_("The user who made this token lacks the permission for this."))
+    return Principal(actors.make_token_actor(token.name, token.prefix), token.tenant, token, maker)
 
 
 def _count_unknown_token(request: HttpRequest) -> None:

@@ -25,6 +25,7 @@ from jobs.models import Lease
 from jobs.payload_visibility import get_public_outcome, hide_in_lease
 from jobs.redaction import redact
 from jobs.services import direct_calls
+from jobs.services.permissions import VIEW_PAYLOAD
 from jobs.validation import fields
 from jobs.validation.sanitize import sanitize_json
 
@@ -83,11 +84,12 @@ def direct_run(
     except (UnknownJobType, NotDirect) as error:
         raise error.with_prefix("path") from None
     except HandlerFailed as error:
-        if principal.can_view_payload:
+        if principal.has_permission(VIEW_PAYLOAD):
             raise
         raise HandlerFailed(get_public_outcome(f"failed: {error}").removeprefix("failed: ")) from None
-    result = redact(sanitize_json(outcome.result)) if principal.can_view_payload else None
-    reason = outcome.skipped if principal.can_view_payload or outcome.skipped is None else ""
+    can_view = principal.has_permission(VIEW_PAYLOAD)
+    result = redact(sanitize_json(outcome.result)) if can_view else None
+    reason = outcome.skipped if can_view or outcome.skipped is None else ""
     skipped = {} if reason is None else {"skipped": reason}
     return json_response({"result": result, "waited_ms": outcome.waited_ms, "ran_ms": outcome.ran_ms, **skipped})
 
@@ -107,7 +109,7 @@ class DirectCallOut(Out):
 
 
 @router.get(
-    "/direct", **operation("direct_list", Page[DirectCallOut], "List live direct calls", permission="view_lease")
+    "/direct", **operation("direct_list", Page[DirectCallOut], "List live direct calls", permissions=["view_lease"])
 )
 def direct_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """The direct calls that wait or run, also those of Python code."""

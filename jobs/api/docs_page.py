@@ -19,6 +19,7 @@ from django.views.static import serve
 
 from jobs.api.auth import build_authenticators
 from jobs.api.problems import Unauthorized
+from jobs.services.permissions import build_requirement
 
 ASSETS_DIR = Path(ninja.__file__).parent / "static" / "ninja"
 ASSETS = {
@@ -35,7 +36,7 @@ def show_docs(request: HttpRequest, title: str, prefix: str) -> HttpResponseBase
 
     A browser without a session is sent to the log-in of the admin, if the site has one at the usual name.
     """
-    if not any(authenticate(request) is not None for authenticate in build_authenticators("read")):
+    if not any(authenticate(request) is not None for authenticate in build_authenticators(build_requirement("read"))):
         if request.accepts("text/html") and (login_url := _find_login_url()):
             return HttpResponseRedirect(f"{login_url}?{urlencode({'next': request.get_full_path()})}")
         raise Unauthorized(_("Send a token as “Authorization: Bearer …”, or sign in to the console."))

@@ -82,11 +82,14 @@ def groups_create(request: ApiRequest, body: Annotated[GroupIn, BulkJsonBody()])
     values = {name: value for name, value in body.given_fields().items() if value is not None}
     tenant = request.auth.resolve_tenant(values.pop("tenant", None))
     members = values.pop("jobs", None)
+    request.auth.require_template_permission(members if isinstance(members, list) else ())
     group = groups.create(members, tenant=tenant, actor=request.auth.actor, limit=conf.API_BULK_LIMIT, **values)
     return json_response(_serialize_group(group, request.auth), 201)
 
 
-@router.get("/job-groups", **operation("groups_list", Page[ListedGroupOut], "List groups"))
+@router.get(
+    "/job-groups", **operation("groups_list", Page[ListedGroupOut], "List groups", permissions=["view_jobgroup"])
+)
 def groups_list(request: ApiRequest, query: Annotated[GroupFilters, StrictQuery()]) -> HttpResponse:
     """Newest first, without their jobs."""
     filters = {name: value for name in ("tenant", "status") if (value := getattr(query, name)) is not None}
@@ -97,7 +100,9 @@ def groups_list(request: ApiRequest, query: Annotated[GroupFilters, StrictQuery(
     return json_response(page)
 
 
-@router.get("/job-groups/{group_id}", **lookup("groups_get", GroupOut, "Get a group"))
+@router.get(
+    "/job-groups/{group_id}", **lookup("groups_get", GroupOut, "Get a group", permissions=["view_jobgroup", "view_job"])
+)
 def groups_get(request: ApiRequest, group_id: Id) -> HttpResponse:
     return etag_response(request, _serialize_group(groups.get(group_id, tenant=request.auth.tenant), request.auth))
 

@@ -51,6 +51,7 @@ def submit_job(
     The tenant is the given one, or the principal's own. `serialize` returns another document than that of `GET /jobs`.
     """
     tenant = request.auth.resolve_tenant(values.get("tenant"))
+    request.auth.require_template_permission([values])
     job, created = service(_merge_key(request, {**values, "tenant": tenant}), actor=request.auth.actor)
     response = json_response(read_job(job.pk, request.auth) if serialize is None else serialize(job), 201)
     if not created:

@@ -29,10 +29,12 @@ from jobs.explain import explain
 from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.redaction import restore
 from jobs.services import jobs as job_services
+from jobs.services.permissions import VIEW_PAYLOAD
 from jobs.validation import fields
 
 router = Router(tags=["jobs"])
 runs_router = Router(tags=["job runs"])
+VIEW_RUNS = ["view_jobrun"]
 JOB_OR_RETRY = {200: schemas.JobOut, 201: schemas.JobOut}
 
 
@@ -64,6 +66,7 @@ def jobs_create_many(request: ApiRequest, body: Annotated[schemas.JobsIn, BulkJs
     if not isinstance(body.jobs, list):
         raise InvalidInput("jobs", _("must be a list"), "list_type")
     items: list[Any] = list(body.jobs)
+    request.auth.require_template_permission(items)
     for index, item in enumerate(items):
         try:
             if isinstance(item, dict):  # the service rejects any other item
@@ -89,7 +92,7 @@ def jobs_update(request: ApiRequest, job_id: Id, body: Annotated[schemas.JobEdit
     """
     pk, principal, edits = request.auth.require_job_id(job_id), request.auth, body.given_fields()
     if "params" in edits:
-        if not principal.can_view_payload:
+        if not principal.has_permission(VIEW_PAYLOAD):
             raise Forbidden(_("Editing params requires the permission to view them."))
         params = principal.visible_jobs().filter(pk=pk).values_list("params", flat=True).first()
         edits["params"] = restore(fields.parse_json_object(edits["params"], "params"), params, "params")
@@ -183,12 +186,17 @@ def jobs_events(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQ
 
 
 @router.get(
-    "/jobs/{job_id}/logs", **operation("jobs_logs", schemas.LogPage, "List the log lines of a job", problems=[404])
+    "/jobs/{job_id}/logs",
+    **operation(
+        "jobs_logs",
+        schemas.LogPage,
+        "List the log lines of a job",
+        permissions=["view_job", "view_payload"],
+        problems=[404],
+    ),
 )
 def jobs_logs(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """A session needs the permission to view payloads."""
-    if not request.auth.can_view_payload:
-        raise Forbidden(_("You lack the permission for this."))
     pk = request.auth.require_job_id(job_id)
     rows, order = JobLog.objects.filter(job_id=pk), Order(JobLog, ("id",))
     page = paginate(request.auth, "jobs_logs", query, rows, order, serializers.serialize_log, parent=pk)
@@ -204,10 +212,10 @@ def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
 
     A running or finished job has no reasons.
     """
-    return json_response(explain(request.auth.require_job_id(job_id)).document())
+    return json_response(explain(request.auth.require_job_id(job_id), viewer_tenant=request.auth.tenant).document())
 
 
-@runs_router.get("/job-runs", **operation("job_runs_list", schemas.JobRunPage, "List runs"))
+@runs_router.get("/job-runs", **operation("job_runs_list", schemas.JobRunPage, "List runs", permissions=VIEW_RUNS))
 def job_runs_list(request: ApiRequest, query: Annotated[RunFilters, StrictQuery()]) -> HttpResponse:
     """Newest job first. A page may be shorter than `limit` while `next_cursor` is there."""
     principal = request.auth
@@ -220,7 +228,7 @@ def job_runs_list(request: ApiRequest, query: Annotated[RunFilters, StrictQuery(
     return json_response(paginate_ids(principal, "job_runs_list", query, read_ids, serialize))
 
 
-@runs_router.get("/job-runs/{run_id}", **lookup("job_runs_get", schemas.JobRunOut, "Get a run"))
+@runs_router.get("/job-runs/{run_id}", **lookup("job_runs_get", schemas.JobRunOut, "Get a run", permissions=VIEW_RUNS))
 def job_runs_get(request: ApiRequest, run_id: Id) -> HttpResponse:
     """A run has the id of its job."""
     row = JobRun.objects.filter(pk=request.auth.require_job_id(run_id)).first()

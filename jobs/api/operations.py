@@ -1,12 +1,13 @@
-"""Declarations of operations: the stable id, the scope or permission, and every status of the response."""
+"""Declarations of operations: the stable id, the scope and permissions, and every status of the response."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from jobs.api.auth import build_authenticators
 from jobs.api.schemas import Problem
+from jobs.services.permissions import OPERATIONS, build_requirement
 
 IF_NONE_MATCH = {"schema": {"type": "string"}, "description": "The ETag of your copy: 304 if it is current."}
 ETAG = {"ETag": {"description": "The version of the object.", "schema": {"type": "string"}}}
@@ -20,7 +21,7 @@ def operation(
     summary: str | None = None,
     *,
     scope: str = "read",
-    permission: str | None = None,
+    permissions: Sequence[str] = (),
     problems: Iterable[int] = (),
     body: bool | Literal["optional"] = False,
     cached: bool = False,
@@ -30,10 +31,12 @@ def operation(
 ) -> dict[str, Any]:
     """Return the options of a route: `@router.get("/jobs", **operation("jobs_list", JobPage))`.
 
-    `response` is a schema for 200, or {status: schema}. `problems` lists error statuses beyond ALWAYS; `body` adds
-    those of request bodies; `cached` is for responses of `responses.etag_response`. `headers` documents request headers
-    as {name: {schema, description}}.
+    `response` is a schema for 200, or {status: schema}. A token needs the scope; a session, and the user who made the
+    token, need the permissions, by default those of the scope (`services.permissions`). `problems` lists error statuses
+    beyond ALWAYS; `body` adds those of request bodies; `cached` is for responses of `responses.etag_response`.
+    `headers` documents request headers as {name: {schema, description}}.
     """
+    OPERATIONS[name] = requirement = build_requirement(scope, *permissions)
     statuses = {*ALWAYS, *problems, *(WITH_BODY if body else ())}
     # Only 422 has a model: building one for each status would take ninja half a second.
     problem_schemas = {**dict.fromkeys(sorted(statuses)), 422: Problem}
@@ -44,7 +47,7 @@ def operation(
         "operation_id": name,
         "url_name": name,
         "summary": summary,
-        "auth": build_authenticators(scope, permission),
+        "auth": build_authenticators(requirement),
         "response": {**success_schemas, **({304: None} if cached else {}), **problem_schemas},
         "openapi_extra": {
             **(openapi_extra or {}),
@@ -69,4 +72,4 @@ def submission(name: str, response: Any, summary: str, **options: Any) -> dict[s
 def action(name: str, response: Any, permission: str, summary: str, **options: Any) -> dict[str, Any]:
     """Same as `operation`, for an operator's action on one object: POST with an optional body."""
     defaults: dict[str, Any] = {"scope": "operate", "body": "optional", "problems": (404, 409)}
-    return operation(name, response, summary, permission=permission, **{**defaults, **options})
+    return operation(name, response, summary, permissions=[permission], **{**defaults, **options})

@@ -54,7 +54,7 @@ INTENT_COLUMNS = (
 )
 START_COLUMNS = ("lease_expires_at", "checkpoint", "attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used")
 DEFAULT_OFFERS = 10
-ADDON_ID = {**f.NAME, "description": "Left out: jobs without an addon."}
+ADDON_ID = {**f.NAME, "description": "Left out: jobs of every addon that the token may work for."}
 STATE_NAMES = list(dict.fromkeys(REMOTE_STATES.values()))
 LOG_LINE = {
     "type": "object",
@@ -293,9 +293,11 @@ def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     **action("queue_cancel", IntentOut, "cancel_job", "Cancel a job", scope="submit"),
 )
 def queue_cancel(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
-    """A waiting job is CANCELED at once; a running job gets a stop request and is CANCELED when its worker stops."""
-    pk = request.auth.require_job_id(job_id)
-    job_services.cancel(pk, reason=body.reason or "", actor=request.auth.actor)
+    """A waiting job is CANCELED at once; a running job gets a stop request and is CANCELED when its worker stops. A
+    token without the scope `operate` cancels only what it submitted."""
+    pk, principal = request.auth.require_job_id(job_id), request.auth
+    principal.require_own_job(pk)
+    job_services.cancel(pk, reason=body.reason or "", actor=principal.actor)
     return json_response(_read_intent(pk, request.auth))
 
 
@@ -306,11 +308,15 @@ def queue_dispatchable(request: ApiRequest, query: Annotated[Poll, StrictQuery()
     """Reserves up to `limit` jobs of the addon, within targets, limits and admission; after them it lists earlier
     offers to the addon that no worker has started yet. Offers expire: request as many as you can start, and start them
     in this order."""
-    rows = remote.list_dispatchable(query.addon_id, tenant=request.auth.tenant, limit=query.limit)
-    return json_response({"items": _serialize_intents(rows, request.auth, for_worker=True), "next_cursor": None})
+    principal, addons = request.auth, request.auth.require_token().addons
+    if query.addon_id:
+        principal.require_addon(query.addon_id)
+        addons = [query.addon_id]
+    rows = remote.list_dispatchable(addons, tenant=principal.tenant, limit=query.limit)
+    return json_response({"items": _serialize_intents(rows, principal, for_worker=True), "next_cursor": None})
 
 
-@router.post(f"{QUEUE}/kick", **operation("queue_kick", KickOut, "Make offers now", scope="operate", body="optional"))
+@router.post(f"{QUEUE}/kick", **action("queue_kick", KickOut, "change_job", "Make offers now", problems=[]))
 def queue_kick(request: ApiRequest, body: Annotated[Said, OptionalJsonBody()]) -> HttpResponse:
     """For every addon that polled recently, without waiting for its next poll."""
     return json_response({"dispatched": remote.make_offers(tenant=request.auth.tenant)})
@@ -323,7 +329,9 @@ def queue_kick(request: ApiRequest, body: Annotated[Said, OptionalJsonBody()]) -
 def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, JsonBody()]) -> HttpResponse:
     """Returns the lease and everything that is needed to run the job. Repeated with the same token, worker and slot it
     returns the same; a slot with another job is a 409 `slot_busy`."""
-    row = remote.start(request.auth.require_job_id(job_id), _get_token_id(request), body.given_fields())
+    pk, token = request.auth.require_job_id(job_id), request.auth.require_token()
+    request.auth.require_addon(job_services.get(pk).addon_id)
+    row = remote.start(pk, token.pk, body.given_fields(), token_name=token.name)
     lease = {"lease_id": str(row.lease_token), "lease_sec": conf.LEASE_SEC, "heartbeat_sec": conf.HEARTBEAT_SEC}
     columns = serialize_columns(row, START_COLUMNS)
     return json_response({"job_id": str(row.pk), **lease, "payload": row.params, **columns})
@@ -337,7 +345,7 @@ def queue_complete(request: ApiRequest, job_id: Id, body: Annotated[CompleteIn, 
     """Repeated, it returns the same. An expired lease is a 409, another token's lease a 404; neither changes anything.
     CANCELED and PAUSED need a stop request; a job that exceeds its token limit is FAILED whatever is reported."""
     pk = request.auth.require_job_id(job_id)
-    remote.complete(pk, _get_token_id(request), body.given_fields())
+    remote.complete(pk, request.auth.require_token().pk, body.given_fields())
     return json_response(_read_intent(pk, request.auth, for_worker=True))
 
 
@@ -350,7 +358,8 @@ def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, JsonBody()])
     denial has the time of the next request, and stays the same until then."""
     values = body.given_fields()
     tenant = request.auth.resolve_tenant(values.pop("tenant", None))
-    decision = remote.request_admission(values, _get_token_id(request), tenant=tenant)
+    request.auth.require_addon(values.get("addon_id") or "")
+    decision = remote.request_admission(values, request.auth.require_token().pk, tenant=tenant)
     if isinstance(decision, Denied):
         return json_response(
             {"approved": False, "reason": decision.reason, "retry_after_sec": decision.retry_after_sec}
@@ -365,7 +374,7 @@ def lease_request(request: ApiRequest, body: Annotated[AdmissionIn, JsonBody()])
 )
 def lease_heartbeat(request: ApiRequest, lease_id: Id, body: Annotated[BeatIn, OptionalJsonBody()]) -> HttpResponse:
     """Also reports progress, and returns stop requests. 409: the lease has expired, stop at once."""
-    lease = remote.heartbeat(lease_id, _get_token_id(request), body.given_fields())
+    lease = remote.heartbeat(lease_id, request.auth.require_token().pk, body.given_fields())
     stop_request = {"cancel_requested": lease.cancel_requested, "cancel_mode": lease.cancel_mode}
     return json_response({"lease_expires_at": format_time(lease.expires_at), **stop_request})
 
@@ -378,14 +387,8 @@ def lease_release(request: ApiRequest, lease_id: Id, body: Annotated[ReleaseIn, 
     """Releases an admission lease; repeating it changes nothing. A job's lease ends with `complete` (409
     `report_with_complete`), unless `hand_back` returns the job to the queue: its run stays open and its checkpoint is
     kept."""
-    remote.release(lease_id, _get_token_id(request), body.given_fields())
+    remote.release(lease_id, request.auth.require_token().pk, body.given_fields())
     return json_response({"released": True})
-
-
-def _get_token_id(request: ApiRequest) -> UUID:
-    token_id = request.auth.token_id
-    assert token_id is not None  # no session has the scope
-    return token_id
 
 
 def _read_intent(job_id: UUID, principal: Principal, *, for_worker: bool = False) -> dict[str, Any]:

@@ -67,7 +67,10 @@ class WorkerOut(Out):
     heartbeat_at: Time
 
 
-@router.get("/workers", **operation("workers_list", Page[WorkerOut], "List workers", tags=["workers"]))
+@router.get(
+    "/workers",
+    **operation("workers_list", Page[WorkerOut], "List workers", permissions=["view_worker"], tags=["workers"]),
+)
 def workers_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """Live workers, and those whose heartbeat stopped within the hour. Needs a token of all tenants."""
     request.auth.require_all_tenants()
@@ -112,11 +115,12 @@ class StatsFilters(QueryParams):
 
 @router.get("/stats", **operation("stats_get", StatsOut, "Get stats", tags=["stats"]))
 def stats_get(request: ApiRequest, query: Annotated[StatsFilters, StrictQuery()]) -> HttpResponse:
-    """Of the token's tenant; for a token of all tenants, of all tenants together or of the given one."""
+    """Of the token's tenant; for a token of all tenants, of all tenants together or of the given one. Workers and slots
+    are those that serve the tenant."""
     if query.tenant is not None and not request.auth.can_see_tenant(query.tenant):
         request.auth.require_all_tenants()
     tenant = query.tenant or request.auth.tenant
-    counts, workers = live_counts.count_jobs(tenant), queries.count_workers()
+    counts, workers = live_counts.count_jobs(tenant), queries.count_workers(tenant)
     document = {
         "jobs": counts.by_status(),
         "by_type": counts.by_column("job_type"),
@@ -135,11 +139,11 @@ class LimitOut(Out):
     scope: Annotated[str, WithJsonSchema(enum_schema(SCOPES))]
     key: str = Field(description="The name within the scope; empty for the global limit.")
     max: int | None = Field(description="Null: unlimited.")
-    in_use: int
+    in_use: int | None = Field(description="Null for the global limit, to a token of one tenant.")
     paused: bool
-    paused_by: str
+    paused_by: str = Field(description="Empty for a limit that tenants share, to a token of one tenant.")
     paused_at: Time | None
-    reason: str
+    reason: str = Field(description="Empty for a limit that tenants share, to a token of one tenant.")
     source: Annotated[str, WithJsonSchema(enum_schema(["settings", "override"]))]
 
 
@@ -158,14 +162,22 @@ class LimitIn(RequestBody):
     reset: f.Flag | None = None
 
 
-@router.get("/limits", **operation("limits_list", Page[LimitOut], "List limits", tags=["limits"]))
+@router.get(
+    "/limits",
+    **operation("limits_list", Page[LimitOut], "List limits", permissions=["view_concurrencylimit"], tags=["limits"]),
+)
 def limits_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
-    """Every limit of the settings or an operator, by scope and key. Limits of other tenants are left out."""
-    principal = request.auth
-    rows = [row for row in limits.list_limits() if row.scope != LimitScope.TENANT or principal.can_see_tenant(row.key)]
-    serialize = serializers.serialize_limit
+    """Every limit of the settings or an operator, by scope and key. A token of one tenant gets the global limit, that
+    of its tenant, and those that its unfinished jobs are under."""
+    tenant = request.auth.tenant
+    rows = limits.list_limits() if tenant is None else limits.list_limits_of_tenant(tenant)
     page = paginate_list(
-        principal, "limits_list", query, rows, lambda row: [SCOPES.index(row.scope), row.key], serialize
+        request.auth,
+        "limits_list",
+        query,
+        rows,
+        lambda row: [SCOPES.index(row.scope), row.key],
+        serializers.serialize_limit,
     )
     return json_response(page)
 
@@ -173,7 +185,7 @@ def limits_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> 
 @router.put(
     "/limits",
     **operation(
-        "limits_put", LimitOut, "Set a limit", scope="admin", permission="change_limits", body=True, tags=["limits"]
+        "limits_put", LimitOut, "Set a limit", scope="admin", permissions=["change_limits"], body=True, tags=["limits"]
     ),
 )
 def limits_put(request: ApiRequest, body: Annotated[LimitIn, JsonBody()]) -> HttpResponse:

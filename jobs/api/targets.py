@@ -25,6 +25,7 @@ from jobs.services import targets
 from jobs.validation import fields
 
 router = Router(tags=["targets"])
+VIEW_TARGETS = ["view_target"]
 BY_NAME = Order(Target, ("tenant", "key"))
 Key = Annotated[str, WithJsonSchema(TARGET)]
 Tenant = Annotated[str | None, *validated_by(fields.parse_tenant, TENANT)]
@@ -56,7 +57,7 @@ class WhichTenant(QueryParams):
 TenantQuery = Annotated[WhichTenant, StrictQuery()]
 
 
-@router.get("/targets", **operation("targets_list", Page[TargetOut], "List targets"))
+@router.get("/targets", **operation("targets_list", Page[TargetOut], "List targets", permissions=VIEW_TARGETS))
 def targets_list(request: ApiRequest, query: Annotated[TargetFilters, StrictQuery()]) -> HttpResponse:
     """By tenant and key."""
     targets.create_missing_targets()
@@ -68,7 +69,7 @@ def targets_list(request: ApiRequest, query: Annotated[TargetFilters, StrictQuer
     return json_response(page)
 
 
-@router.get("/targets/{key}", **lookup("targets_get", TargetOut, "Get a target"))
+@router.get("/targets/{key}", **lookup("targets_get", TargetOut, "Get a target", permissions=VIEW_TARGETS))
 def targets_get(request: ApiRequest, key: Key, query: TenantQuery) -> HttpResponse:
     target = targets.find(key, tenant=_get_tenant(request.auth, query))
     return etag_response(request, _serialize_target(target))

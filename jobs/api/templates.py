@@ -25,6 +25,7 @@ from jobs.services import templates
 from jobs.validation import fields
 
 router = Router(tags=["templates"])
+VIEW_TEMPLATES = ["view_jobtemplate"]
 NEWEST_FIRST = Order(JobTemplate, ("-id",))
 _RETRY_POLICY = {
     "max_attempts": {"type": ["integer", "null"], "minimum": 0, "maximum": 1000},
@@ -102,7 +103,9 @@ class TemplateFilters(Paged):
     job_type: Annotated[str | None, *validated_by(fields.parse_identifier, f.NAME)] = None
 
 
-@router.get("/job-templates", **operation("templates_list", Page[TemplateOut], "List templates"))
+@router.get(
+    "/job-templates", **operation("templates_list", Page[TemplateOut], "List templates", permissions=VIEW_TEMPLATES)
+)
 def templates_list(request: ApiRequest, query: Annotated[TemplateFilters, StrictQuery()]) -> HttpResponse:
     """Newest first."""
     filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(query, name)) is not None}
@@ -123,7 +126,10 @@ def templates_create(request: ApiRequest, body: Annotated[TemplateIn, JsonBody()
     return json_response(_serialize_template(template, request.auth), 201)
 
 
-@router.get("/job-templates/{template_id}", **lookup("templates_get", TemplateOut, "Get a template"))
+@router.get(
+    "/job-templates/{template_id}",
+    **lookup("templates_get", TemplateOut, "Get a template", permissions=VIEW_TEMPLATES),
+)
 def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
     template = templates.get(template_id, tenant=request.auth.tenant)
     return etag_response(request, _serialize_template(template, request.auth))

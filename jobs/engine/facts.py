@@ -75,6 +75,25 @@ LATEST_ATTEMPTS = """
 """
 
 
+def find_first_attempt(job_id: UUID) -> UUID:
+    """Return the first job of the retry chain of a job."""
+    connection = db.connection()
+    with connection.cursor() as cursor:
+        cursor.execute(FIRST_ATTEMPT, [Job._meta.pk.get_db_prep_value(job_id, connection)])
+        row = cursor.fetchone()
+    return job_id if row is None else UUID(str(row[0]))
+
+
+FIRST_ATTEMPT = """
+    WITH RECURSIVE chain (id, retry_of_id) AS (
+        SELECT id, retry_of_id FROM jobscheduler_job WHERE id = %s
+        UNION
+        SELECT older.id, older.retry_of_id FROM chain JOIN jobscheduler_job older ON older.id = chain.retry_of_id
+    )
+    SELECT id FROM chain WHERE retry_of_id IS NULL
+"""
+
+
 def find_blocked_members(members: Iterable[Job]) -> set[UUID]:
     """Return the ids of members that cannot start: a sequential group has one active member at a time, in order."""
     members = [job for job in members if job.group_id is not None]

@@ -63,9 +63,13 @@ class Prediction:
     start_at: datetime | None = None
 
 
-def explain(job_id: UUID) -> Explanation:
-    """Explain one job. Raise NotFound if there is none."""
-    facts = load_facts(job_id)
+def explain(job_id: UUID, *, viewer_tenant: str | None = None) -> Explanation:
+    """Explain one job. Raise NotFound if there is none.
+
+    To a viewer of one tenant, nothing is named that belongs to other tenants: direct calls, and who paused a limit that
+    all tenants share, and why. `ahead` is the number of jobs of all tenants, since they share the queue.
+    """
+    facts = load_facts(job_id, viewer_tenant)
     job = facts.job
     if job.status == Status.RUNNING or job.is_terminal:
         return Explanation(_("It is %s.") % STATUS_IN_SENTENCE[Status(job.status)])

@@ -26,6 +26,7 @@ EVENT_KINDS = (EventKind.SUBMITTED, EventKind.HELD, EventKind.PAUSED, EventKind.
 class Facts:
     job: Job
     now: datetime
+    viewer_tenant: str | None = None  # None: the viewer sees every tenant
     events: dict[str, JobEvent] = field(default_factory=dict)  # the last of each kind in EVENT_KINDS
     predecessor: Job | None = None
     target: Target | None = None
@@ -44,19 +45,23 @@ class Facts:
     def slots(self) -> int:
         return sum(max(worker.slots - worker.stuck, 0) for worker in self.workers)
 
+    def is_visible(self, tenant: str) -> bool:
+        """Return whether the viewer sees what belongs to this tenant."""
+        return self.viewer_tenant in (None, tenant)
+
     def has_common_limit(self, lease: Lease) -> bool:
         """Return whether a limit applies to both the job and the lease."""
         flow = Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
         return any(limit.key == flow.key(limit.scope) for limit in self.limits)
 
 
-def load_facts(job_id: UUID) -> Facts:
+def load_facts(job_id: UUID, viewer_tenant: str | None = None) -> Facts:
     """Read the facts about one job. Raise NotFound if there is none."""
     extra = {"database_now": Now(), "holder_id": Subquery(_HOLDER), "head_id": Subquery(_HEAD)}
     job = _jobs().annotate(**extra).select_related("group", "lane").filter(pk=job_id).first()
     if job is None:
         raise NotFound(f"There is no job {job_id}.")
-    facts = Facts(job, job.database_now)
+    facts = Facts(job, job.database_now, viewer_tenant)
     if job.status in LIVE and job.status != Status.RUNNING:
         rows = JobEvent.objects.filter(job_id=job.pk, kind__in=EVENT_KINDS).order_by("-id")[:50]
         facts.events = {row.kind: row for row in reversed(rows)}

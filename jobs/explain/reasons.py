@@ -115,15 +115,19 @@ def _occupied_target(key: str, other: Job) -> Reason:
 def limit_reasons(facts: Facts) -> Iterator[Reason]:
     for row in facts.limits:
         if row.paused:
-            pause = _describe_actor(row.paused_by, row.paused_at, row.reason)
-            message = _("%s is paused") % _describe_limit(row) + pause
-            yield Reason("scope_paused", message, since=row.paused_at, by=row.paused_by or None)
+            is_named = facts.viewer_tenant is None or row.scope == LimitScope.TENANT  # not one that tenants share
+            actor, reason = (row.paused_by, row.reason) if is_named else ("", "")
+            message = _("%s is paused") % _describe_limit(row) + _describe_actor(actor, row.paused_at, reason)
+            yield Reason("scope_paused", message, since=row.paused_at, by=actor or None)
         elif count_free(to_limit(row), facts.in_use) == 0:
             values = {"scope": _describe_limit(row), "in_use": facts.in_use.of(to_limit(row)), "max": row.max}
             yield Reason("limit", _("%(scope)s is reached (%(in_use)d of %(max)d running)") % values)
     for lease in facts.reservations[:1]:
-        message = _("a direct call of %s has reserved the next slot") % lease.job_type
-        yield Reason("reservation", message, since=lease.requested_at, by=lease.owner)
+        if facts.is_visible(lease.tenant):
+            message = _("a direct call of %s has reserved the next slot") % lease.job_type
+            yield Reason("reservation", message, since=lease.requested_at, by=lease.owner)
+        else:
+            yield Reason("reservation", _("a direct call has reserved the next slot"), since=lease.requested_at)
 
 
 def worker_reasons(facts: Facts) -> Iterator[Reason]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from django.db import models
-from django.db.models.functions import Now
+from django.db.models import Q, Value
+from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext_lazy as _
 
 from jobs.ids import uuid7
@@ -17,6 +18,9 @@ class ApiToken(models.Model):
     name = models.CharField(_("name"), max_length=200)
     tenant = models.CharField(_("tenant"), max_length=64, null=True, blank=True, help_text=_("Empty: all tenants."))
     scopes = models.JSONField(_("scopes"), default=list)
+    addons = models.JSONField(_("addons"), null=True, blank=True)  # that `work` is bound to; null: all
+    # The primary key, as text, of the user who created it; null: created by a command or Python code.
+    maker = models.CharField(_("made by"), max_length=255, null=True, blank=True, editable=False)
     prefix = models.CharField(_("prefix"), max_length=16)
     digest = models.CharField(max_length=64, unique=True, editable=False)
     created_at = models.DateTimeField(_("created"), db_default=Now())
@@ -33,6 +37,11 @@ class ApiToken(models.Model):
         verbose_name = _("API token")
         verbose_name_plural = _("API tokens")
         ordering = ("-id",)
+        constraints = [
+            models.UniqueConstraint(  # tenant names are not empty
+                Coalesce("tenant", Value("")), "name", condition=Q(revoked_at__isnull=True), name="apitoken_name"
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.prefix}…)"

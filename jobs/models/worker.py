@@ -62,7 +62,7 @@ class Worker(models.Model):
 class Poller(models.Model):
     """An addon's last poll. Offers are made only to addons that poll.
 
-    The tenant is empty for a token of all tenants.
+    The tenant is empty for a token of all tenants, the addon for a poll for all addons.
     """
 
     tenant = models.CharField(_("tenant"), max_length=64, default="", blank=True)

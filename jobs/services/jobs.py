@@ -21,9 +21,10 @@ from jobs.engine import facts, lifecycle, ordering, transitions
 from jobs.engine.insert import insert_job, insert_jobs
 from jobs.engine.job_spec import COLUMNS, JobSpec
 from jobs.errors import IdempotencyKeyReused, InvalidInput
-from jobs.models import Job
+from jobs.models import Job, JobEvent
 from jobs.registry import registry
 from jobs.services import job_spec
+from jobs.states import EventKind
 from jobs.validation import fields as validation
 
 JobId = UUID | str
@@ -94,6 +95,12 @@ def enqueue_many(
 def get(job_id: JobId) -> Job:
     """Return a job, or raise NotFound."""
     return transitions.get_job(validation.parse_id(job_id))
+
+
+def is_submitter(job_id: UUID, actor: Actor) -> bool:
+    """Return whether the actor submitted the first attempt of the job's retry chain."""
+    submitted = JobEvent.objects.filter(job_id=facts.find_first_attempt(job_id), kind=EventKind.SUBMITTED)
+    return submitted.filter(actor_kind=actor.kind, actor_name=actor.name).exists()
 
 
 def cancel(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> Job:

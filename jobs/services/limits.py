@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from jobs.engine.selection.limits import read_configured
 from jobs.errors import Conflict, InvalidInput
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import InUse, Limit
+from jobs.stats import live_counts
 from jobs.stats.queries import count_in_use
 from jobs.validation import fields as validation
 
@@ -32,7 +33,7 @@ class LimitState:
     scope: str
     key: str
     max: int | None
-    in_use: int
+    in_use: int | None  # None: not shown
     paused: bool = False
     paused_by: str = ""
     paused_at: datetime | None = None
@@ -50,6 +51,19 @@ def list_limits() -> list[LimitState]:
         states.setdefault((scope, key), state)
     scopes = list(LimitScope.values)
     return sorted(states.values(), key=lambda state: (scopes.index(state.scope), state.key))
+
+
+def list_limits_of_tenant(tenant: str) -> list[LimitState]:
+    """List the limits that a tenant's unfinished jobs are under, the tenant's own, and the global one.
+
+    The use of the global limit is left out, as well as who paused a limit that tenants share, and why.
+    """
+    keys = {(LimitScope.GLOBAL, ""), (LimitScope.TENANT, tenant)}
+    for count in live_counts.count_jobs(tenant).live:
+        keys |= {(LimitScope.JOB_TYPE, count.job_type), (LimitScope.RESOURCE, count.resource)}
+        keys.add((LimitScope.ADDON, count.addon_id))
+    states = [state for state in list_limits() if (state.scope, state.key) in keys]
+    return [state if state.scope == LimitScope.TENANT else _without_other_tenants(state) for state in states]
 
 
 def set_maximum(
@@ -133,6 +147,11 @@ def parse_scope_and_key(scope: Any, key: Any) -> tuple[str, str]:
         return scope, ""
     parse_key = validation.parse_tenant if scope == LimitScope.TENANT else validation.parse_identifier
     return scope, parse_key(key, "key")
+
+
+def _without_other_tenants(state: LimitState) -> LimitState:
+    in_use = None if state.scope == LimitScope.GLOBAL else state.in_use
+    return replace(state, in_use=in_use, paused_by="", reason="")
 
 
 def _build_state(row: ConcurrencyLimit, in_use: InUse) -> LimitState:

@@ -5,7 +5,7 @@ Field and state names are those of the protocol (payload, DONE, …).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from datetime import datetime
 from functools import lru_cache, partial
@@ -86,15 +86,15 @@ def submit(body: Mapping[str, Any], *, actor: Actor) -> job_services.SubmitResul
         raise _rename_error_fields(error) from None
 
 
-def list_dispatchable(addon_id: str, *, tenant: str | None, limit: int) -> list[Job]:
-    """Offer up to `limit` jobs to an addon. Return them, followed by the earlier offers that were not started.
+def list_dispatchable(addons: Sequence[str] | None, *, tenant: str | None, limit: int) -> list[Job]:
+    """Offer up to `limit` jobs of these addons; None: of all, and of none. Return them, then the earlier offers.
 
     Another worker of the addon is about to start the earlier offers, so they come last.
     """
     runner.run_before_offers()
-    offers.record_poll(addon_id, tenant, limit)
-    new = offers.offer_jobs(addon_id, tenant, limit)
-    earlier = offers.offered_jobs(addon_id, tenant).exclude(pk__in=[job.pk for job in new])
+    offers.record_poll(addons, tenant, limit)
+    new = offers.offer_jobs(addons, tenant, limit)
+    earlier = offers.offered_jobs(addons, tenant).exclude(pk__in=[job.pk for job in new])
     return [*new, *earlier[:EARLIER_OFFER_LIMIT]]
 
 
@@ -104,12 +104,13 @@ def make_offers(*, tenant: str | None) -> int:
     return offers.offer_to_pollers(tenant)
 
 
-def start(job_id: UUID, api_token: UUID, body: Mapping[str, Any]) -> Job:
-    """Start an offered job in a slot of a remote worker."""
+def start(job_id: UUID, api_token: UUID, body: Mapping[str, Any], *, token_name: str) -> Job:
+    """Start an offered job in a slot of a remote worker. The events of the worker name its token, too."""
     holder = RemoteSlot(
         api_token,
         validation.parse_identifier(body.get("worker_id"), "worker_id"),
         _parse_optional(body, "slot", partial(validation.parse_integer, minimum=0, maximum=SLOT_LIMIT - 1)) or 0,
+        token_name,
     )
     pid = _parse_optional(body, "pid", partial(validation.parse_integer, minimum=1, maximum=PID_LIMIT))
     host = _parse_optional(body, "host", validation.parse_identifier)

@@ -12,7 +12,9 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from django.db import DatabaseError
+from django.contrib.auth import get_user_model
+from django.core.exceptions import ValidationError
+from django.db import DatabaseError, IntegrityError
 from django.db.models import BooleanField, ExpressionWrapper, F, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
@@ -23,6 +25,7 @@ from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES
+from jobs.services.templates import NameTaken
 from jobs.validation import fields
 
 logger = logging.getLogger("jobs.services.tokens")
@@ -32,6 +35,7 @@ PREFIX_LENGTH = len(TOKEN_PREFIX) + 7
 TOKEN_LENGTH_LIMIT = 200
 WINDOW = timedelta(minutes=1)
 DEFAULT_SCOPES = ("read", "submit")
+MAX_ADDONS = 50
 
 
 def create(
@@ -39,20 +43,33 @@ def create(
     *,
     tenant: str | None = "default",
     scopes: Iterable[str] = DEFAULT_SCOPES,
+    addons: Iterable[str] | None = None,
     lifetime: timedelta | None = None,
+    maker: Any = None,
     actor: Actor = PYTHON,
 ) -> tuple[ApiToken, str]:
-    """Create a token. Return it and its text, which is not stored. Tenant None: all tenants."""
+    """Create a token. Return it and its text, which is not stored. Raise NameTaken.
+
+    Tenant None: all tenants. `addons` are those that its scope `work` is for; None: all. `maker` is the user whose
+    permissions bound it; None: it is bounded by its scopes alone.
+    """
     text = TOKEN_PREFIX + secrets.token_urlsafe(32)
     token = ApiToken(
         name=fields.parse_identifier(name, "name"),
         tenant=None if tenant is None else fields.parse_tenant(tenant),
         scopes=parse_scopes(scopes),
+        addons=None if addons is None else parse_addons(addons),
+        maker=None if maker is None else str(maker.pk),
         prefix=text[:PREFIX_LENGTH],
         digest=hash_token(text),
         expires_at=None if lifetime is None else clock.now() + lifetime,
     )
-    token.save(using=db.alias(), force_insert=True)
+    try:
+        with db.atomic():
+            token.save(using=db.alias(), force_insert=True)
+    except IntegrityError:
+        message = _("The tenant already has a token “%s”. Choose another name, or revoke that token first.")
+        raise NameTaken(message % token.name) from None
     token.refresh_from_db(using=db.alias())
     logger.info("token %s created by %s", token.prefix, actor.name or actor.kind)
     return token, text
@@ -67,6 +84,20 @@ def find(text: str) -> ApiToken | None:
     is_outdated = Q(last_used_at__isnull=True) | Q(last_used_at__lt=Now() - WINDOW)
     tokens = unexpired.annotate(use_is_outdated=ExpressionWrapper(is_outdated, output_field=BooleanField()))
     return tokens.order_by().first()
+
+
+def is_name_taken(name: str, tenant: str | None) -> bool:
+    """Return whether the tenant has a token of this name that was not revoked."""
+    return ApiToken.objects.filter(name=name, tenant=tenant, revoked_at__isnull=True).exists()
+
+
+def find_maker(token: ApiToken) -> Any:
+    """Return the user who made a token; None if that user was deleted, or if a user did not make it."""
+    users: Any = get_user_model()._default_manager
+    try:
+        return None if token.maker is None else users.filter(pk=token.maker).first()
+    except (TypeError, ValueError, ValidationError):  # it is no key of the present user model
+        return None
 
 
 def record_use(token: ApiToken) -> None:
@@ -145,6 +176,16 @@ def parse_scopes(value: Any) -> list[str]:
     if not scopes:
         raise InvalidInput("scopes", _("must not be empty"), "too_short")
     return [scope for scope in SCOPES if scope in scopes]
+
+
+def parse_addons(value: Any) -> list[str]:
+    """Validate the addons of a token, at least one; return each once."""
+    names = list(dict.fromkeys(fields.parse_identifier(name, "addons") for name in value))
+    if not names:
+        raise InvalidInput("addons", _("must not be empty"), "too_short")
+    if len(names) > MAX_ADDONS:
+        raise InvalidInput("addons", _("has more than %d entries") % MAX_ADDONS, "too_long")
+    return names
 
 
 def hash_token(text: str) -> str:

@@ -95,11 +95,16 @@ def count_blocked_targets(tenant: str | None = None) -> int:
     return blocking[:BLOCKED_TARGETS_LIMIT].count()
 
 
-def count_workers() -> WorkerCounts:
-    """Count the workers of `online_workers` by state, and sum their slots, in one query."""
+def count_workers(tenant: str | None = None) -> WorkerCounts:
+    """Count the workers of `online_workers` by state, and sum their slots, in one query.
+
+    With `tenant`, only those that serve it: workers of all tenants, and its own.
+    """
     last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
     state = Case(When(heartbeat_at__gt=last_lease, then=F("state")), default=Value(SILENT))
-    rows = online_workers().order_by().annotate(now=state).values_list("now", "slots", "busy", "stuck")
+    columns = ("now", "slots", "busy", "stuck", "serves__tenant")
+    online = online_workers().order_by().annotate(now=state).values_list(*columns)
+    rows = [row for row in online if tenant is None or row[4] in (None, tenant)]
     names = [*map(str, (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.STOPPING)), SILENT]
     states = Counter(row[0] for row in rows)
     slots, busy, stuck = (sum(row[column] for row in rows if row[0] != SILENT) for column in (1, 2, 3))

@@ -39,6 +39,7 @@ from jobs.admin.screens import latest_event_id
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
 from jobs.registry import registry
+from jobs.services.permissions import RUN_TEMPLATE
 from schedules import history, services, validation
 from schedules.admin import fires
 from schedules.cron import ZONE_NAME_LENGTH, zone_names
@@ -65,6 +66,7 @@ class TemplateChoiceField(forms.ModelChoiceField):
 
 
 class ScheduleForm(forms.ModelForm):
+    can_run_templates = False  # of the user
     job_type = forms.ChoiceField(label=_("Job type"), required=False, help_text=_("Or a template."))
     template = TemplateChoiceField(
         label=_("Template"), required=False, queryset=JobTemplate.objects.defer("params", "retry_policy", "tags")
@@ -115,6 +117,8 @@ class ScheduleForm(forms.ModelForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
+        if cleaned.get("template") and "template" in self.changed_data and not self.can_run_templates:
+            self.add_error("template", _now("Using a template requires the permission to run templates."))
         if not self.errors:
             tenant = cleaned.get("tenant", self.instance.tenant)
             schedule_id = None if self.instance._state.adding else self.instance.pk
@@ -265,6 +269,10 @@ class ScheduleAdmin(ServiceBackedAdmin):
         job = fieldset(_("What"), *fields, "fire_time_param", "priority", "target", "resource")
         state = () if obj is None else (fieldset(_("State"), "tenant", *STATE_FIELDS, folded=True),)
         return [job, *self.edited_fieldsets, *state]
+
+    def get_form(self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, change, **kwargs)
+        return type(form.__name__, (form,), {"can_run_templates": request.user.has_perm(RUN_TEMPLATE)})
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         actor = actors.make_user_actor(request.user)

@@ -10,11 +10,9 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.sessions.models import Session
 from django.test import Client
 
-from jobs.admin.tokens import GRANTED_BY
 from jobs.models import ApiToken
 from jobs.services import tokens
 from tests.support.admin_pages import get_list_url, get_page_url, read_messages, run_action
-from tests.support.admin_users import create_reader, log_in
 from tests.support.snapshots import dump_tables
 
 pytestmark = pytest.mark.django_db
@@ -63,6 +61,9 @@ def test_without_a_tenant_it_is_of_all(boss: Client) -> None:
         {"days": "0"},
         {"days": "9" * 30},
         {"days": "soon"},
+        {"addons": "a\0b"},
+        {"addons": "x" * 201},
+        {"addons": ",".join(map(str, range(51)))},
     ],
 )
 def test_a_token_that_makes_no_sense_is_not_made(boss: Client, fields: dict[str, Any]) -> None:
@@ -70,26 +71,28 @@ def test_a_token_that_makes_no_sense_is_not_made(boss: Client, fields: dict[str,
     assert not ApiToken.objects.exists()
 
 
-@pytest.mark.parametrize("scope", list(GRANTED_BY))
-def test_nobody_grants_more_than_they_have(scope: str) -> None:
-    needed = GRANTED_BY[scope]
-    able = log_in(create_reader("able", "add_apitoken", "view_payload", *needed))
-    assert "token" in make(able, scopes=[scope]).content.decode()
-    assert ApiToken.objects.filter(scopes=[scope]).count() == 1
-    missing = [item for item in needed if not item.startswith("view_job")][1:]
-    unable = log_in(create_reader("unable", "add_apitoken", "view_payload" if scope != "read" else "", *missing))
-    make(unable, scopes=[scope])
-    assert ApiToken.objects.filter(scopes=[scope]).count() == 1
+def test_a_name_is_free_again_once_its_token_is_revoked(boss: Client) -> None:
+    make(boss)
+    refused = make(boss)
+    assert "has a token of this name" in refused.content.decode()
+    assert ApiToken.objects.count() == 1
+    make(boss, tenant="globex")
+    make(boss, tenant="")
+    assert "has a token of this name" in make(boss, tenant="").content.decode()
+    tokens.revoke(ApiToken.objects.get(tenant="acme").pk)
+    shown_in(make(boss))
+    assert sorted(ApiToken.objects.filter(tenant="acme").values_list("name", flat=True)) == ["robot", "robot"]
 
 
-def test_work_and_admin_are_given_by_superusers_only(boss: Client) -> None:
-    every = {item for needed in GRANTED_BY.values() for item in needed}
-    clerk = log_in(create_reader("clerk", "add_apitoken", *every))
-    for scope in ("work", "admin"):
-        make(clerk, scopes=[scope])
-    assert not ApiToken.objects.exists()
-    make(boss, scopes=["work", "admin"])
-    assert ApiToken.objects.get().scopes == ["work", "admin"]
+@pytest.mark.parametrize(
+    ("written", "addons"), [("", None), ("visuals", ["visuals"]), (" visuals , sounds,visuals,", ["visuals", "sounds"])]
+)
+def test_a_token_is_bound_to_addons(boss: Client, written: str, addons: list[str] | None) -> None:
+    shown_in(make(boss, scopes=["work"], addons=written))
+    token = ApiToken.objects.get()
+    assert token.addons == addons
+    page = boss.get(get_page_url(token)).content.decode()
+    assert all(name in page for name in addons or ["all"])
 
 
 def test_revoking_takes_the_permission_and_is_kept_in_the_history(boss: Client, looker: Client) -> None:

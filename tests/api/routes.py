@@ -18,7 +18,7 @@ class Route:
     path: str
     name: str
     scope: str
-    permission: str | None
+    permissions: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -48,9 +48,11 @@ def list_routes() -> list[Route]:
     ]
 
 
-def _read_requirements(operation: Any) -> tuple[str, str | None]:
-    bearer, _key, console = operation.auth_callbacks
-    return bearer.scope, console.permission and console.permission.rpartition(".")[2]
+def _read_requirements(operation: Any) -> tuple[str, tuple[str, ...]]:
+    """Return the scope, and the names of the permissions without their app label."""
+    bearer, key, console = operation.auth_callbacks
+    assert bearer.requirement == key.requirement == console.requirement
+    return bearer.requirement.scope, tuple(name.rpartition(".")[2] for name in bearer.requirement.permissions)
 
 
 APIS = [(api, "/api"), (legacy, "")]

@@ -18,7 +18,7 @@ from jobs.services import jobs as job_services
 from jobs.services import tokens
 from tests.factories import SAMPLE_TYPE
 from tests.sample_app import job_types
-from tests.support.api_client import ApiClient, read_error_locations
+from tests.support.api_client import ApiClient, find_free_name, read_error_locations
 
 assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
@@ -103,7 +103,7 @@ def test_while_a_first_submission_is_open_all_others_wait_for_its_outcome(live_s
 
 
 def create_token() -> str:
-    return tokens.create("tests", scopes=["submit", "read"])[1]
+    return tokens.create(find_free_name("default"), scopes=["submit", "read"])[1]
 
 
 def submit_concurrently(

@@ -94,7 +94,7 @@ def test_a_template_is_named_and_shown(api: ApiClient) -> None:
 def test_the_submitter_is_in_the_events(api: ApiClient) -> None:
     job_id = api.post("/jobs", NOTE).json()["id"]
     (event,) = api.get(f"/jobs/{job_id}/events").json()["items"]
-    assert (event["kind"], event["actor"]) == ("SUBMITTED", {"kind": "token", "name": "tests"})
+    assert (event["kind"], event["actor"]) == ("SUBMITTED", {"kind": "token", "name": api.actor_name})
     boss = log_in(User.objects.create_superuser("boss"))
     job_id = boss.post("/api/jobs", NOTE, content_type="application/json").json()["id"]
     (event,) = api.get(f"/jobs/{job_id}/events").json()["items"]

@@ -61,10 +61,28 @@ def test_the_list_pages_through_and_its_cursor_is_its_own(operator: ApiClient) -
     assert read_error_locations(ApiClient("read").get(f"/limits?cursor={cursor}")) == [["query", "cursor"]]
 
 
-def test_limits_of_other_tenants_are_hidden() -> None:
-    limits = list_limits(ApiClient("read", tenant="ours"))
-    assert ("tenant", "ours") in limits
-    assert ("tenant", "theirs") not in limits
+def test_a_token_of_one_tenant_sees_the_limits_that_its_unfinished_jobs_are_under(operator: ApiClient) -> None:
+    for scope, key in (("addon", "payments"), ("addon", "visuals"), ("resource", "gpu"), ("resource", "disk")):
+        body = {"scope": scope, "key": key, "max": 3, "paused": True, "reason": "customer theirs is late"}
+        assert operator.put("/limits", body).status_code == 200
+    JobFactory.create(running=True, tenant="theirs", addon_id="payments", resource="gpu")
+    ours = ApiClient("read", tenant="ours")
+    assert list(list_limits(ours)) == [("global", ""), ("tenant", "ours")]
+    JobFactory.create(running=True, tenant="ours", addon_id="visuals", resource="gpu", job_type="tests.anything")
+    JobFactory.create(completed=True, tenant="ours", resource="disk")
+    limits = list_limits(ours)
+    assert list(limits) == [("global", ""), ("resource", "gpu"), ("tenant", "ours"), ("addon", "visuals")]
+    assert [limit["in_use"] for limit in limits.values()] == [None, 2, 1, 1]
+    assert all(
+        limit["max"] == 3 and limit["paused"] for key, limit in limits.items() if key[0] in ("resource", "addon")
+    )
+    assert {(limit["paused_by"], limit["reason"]) for limit in limits.values()} == {("", "")}
+
+
+def test_a_token_of_one_tenant_sees_who_paused_its_own_limit(operator: ApiClient) -> None:
+    operator.put("/limits", {"scope": "tenant", "key": "ours", "paused": True, "reason": "unpaid"})
+    limit = list_limits(ApiClient("read", tenant="ours"))["tenant", "ours"]
+    assert (limit["paused_by"], limit["reason"]) == (operator.actor_name, "unpaid")
 
 
 def test_a_limit_is_set_paused_unpaused_and_reset(operator: ApiClient) -> None:
@@ -78,7 +96,8 @@ def test_a_limit_is_set_paused_unpaused_and_reset(operator: ApiClient) -> None:
     assert (put(max=7)["max"], put(max=7)["source"]) == (7, "override")
     assert put(max=None)["max"] is None
     paused = put(paused=True, reason="too hot")
-    assert (paused["paused"], paused["paused_by"], paused["reason"], paused["max"]) == (True, "tests", "too hot", None)
+    assert (paused["paused"], paused["paused_by"]) == (True, operator.actor_name)
+    assert (paused["reason"], paused["max"]) == ("too hot", None)
     assert paused["paused_at"].endswith("Z")
     both = put(max=1, paused=False)
     assert (both["max"], both["paused"], both["paused_at"], both["reason"]) == (1, False, None, "")

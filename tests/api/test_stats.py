@@ -196,3 +196,16 @@ def test_no_count_is_older_than_the_maximum_age(fake_clock: list[float]) -> None
     assert live_counts.count_jobs().by_status()["QUEUED"] == 100
     fake_clock[0] = started_at + cache.MAX_AGE_SEC + 0.1
     assert live_counts.count_jobs().by_status()["QUEUED"] == 101
+
+
+def test_a_tenant_sees_the_workers_that_serve_it() -> None:
+    for tenant, slots in ((None, 4), ("acme", 2), ("globex", 8)):
+        WorkerFactory.create(slots=slots, busy=1, serves={"types": [NOTE], "resources": None, "tenant": tenant})
+    by_tenant = {tenant: get_stats(tenant) for tenant in (None, "acme", "initech")}
+    assert {tenant: stats["workers"]["RUNNING"] for tenant, stats in by_tenant.items()} == {
+        None: 3,
+        "acme": 2,
+        "initech": 1,
+    }
+    assert [stats["slots"]["total"] for stats in by_tenant.values()] == [14, 6, 4]
+    assert [stats["slots"]["busy"] for stats in by_tenant.values()] == [3, 2, 1]

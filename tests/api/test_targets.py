@@ -59,7 +59,7 @@ def test_pausing_and_unpausing() -> None:
     paused = api.post("/targets/new/pause", {"reason": "spilled ink"})
     assert paused.status_code == 200
     target = paused.json()
-    assert (target["paused"], target["paused_by"], target["reason"]) == (True, "tests", "spilled ink")
+    assert (target["paused"], target["paused_by"], target["reason"]) == (True, api.actor_name, "spilled ink")
     assert target == api.get("/targets/new").json()
     assert api.post("/targets/new/pause").json() == target, "a repeated pause changes nothing"
     unpaused = api.post("/targets/new/unpause").json()

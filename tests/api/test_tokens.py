@@ -8,14 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import IntegrityError, connection, connections, transaction
 from django.db.models.functions import Now
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from jobs.errors import InvalidInput, NotFound
-from jobs.models import ApiToken
+from jobs.models import ApiToken, JobEvent
 from jobs.services import tokens
+from jobs.services.templates import NameTaken
 from tests.factories import JobFactory
 from tests.support.api_client import ApiClient
 
@@ -27,7 +28,7 @@ def test_only_a_digest_and_a_prefix_are_stored() -> None:
     assert token_text.startswith(token.prefix)
     assert len(token_text) > len(token.prefix) + 30
     assert token_text not in str(ApiToken.objects.values()) + repr(token) + str(token)
-    assert tokens.create("robot")[1] != token_text
+    assert tokens.create("another")[1] != token_text
 
 
 @pytest.mark.django_db
@@ -78,6 +79,43 @@ def test_revoking_is_for_good_and_may_be_repeated() -> None:
 def test_unknown_scopes_are_refused(scopes: Any) -> None:
     with pytest.raises(InvalidInput):
         tokens.create("robot", scopes=scopes)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("tenant", ["acme", None])
+def test_a_name_identifies_one_usable_token_of_a_tenant(tenant: str | None) -> None:
+    token, _ = tokens.create("robot", tenant=tenant)
+    with pytest.raises(NameTaken):
+        tokens.create("robot", tenant=tenant)
+    tokens.create("robot", tenant="another")
+    tokens.revoke(token.pk)
+    tokens.create("robot", tenant=tenant)
+    with pytest.raises(IntegrityError), transaction.atomic():
+        ApiToken.objects.filter(pk=token.pk).update(revoked_at=None)
+
+
+@pytest.mark.django_db
+def test_events_tell_two_tokens_of_one_name_apart() -> None:
+    first = ApiClient("submit")
+    body = {"job_type": "tests.note", "params": {"text": "x"}}
+    job_ids = [first.post("/jobs", body).json()["id"]]
+    tokens.revoke(first.token.pk)
+    second = ApiClient("submit")
+    job_ids.append(second.post("/jobs", body).json()["id"])
+    assert first.token.name == second.token.name
+    names = [JobEvent.objects.get(job_id=job_id).actor_name for job_id in job_ids]
+    assert names == [f"tests ({client.token.prefix}…)" for client in (first, second)]
+    assert len(set(names)) == 2
+
+
+@pytest.mark.django_db
+def test_the_prefix_is_in_the_event_whatever_the_length_of_the_name() -> None:
+    token, token_text = tokens.create("x" * 200, scopes=["submit"])
+    body = {"job_type": "tests.note", "params": {"text": "x"}}
+    headers = {"Authorization": f"Bearer {token_text}"}
+    assert Client().post("/api/jobs", body, content_type="application/json", headers=headers).status_code == 201
+    name = JobEvent.objects.get().actor_name
+    assert (len(name), name[-14:]) == (200, f" ({token.prefix}…)"[-14:])
 
 
 @pytest.mark.django_db

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+from uuid import uuid4
 
 from jobs.registry import registry
 from jobs.services import tokens
@@ -32,7 +33,7 @@ SLACK_SEC = 300
 
 def run(fleet: Fleet, chance: random.Random, *, seconds: int) -> SuiteReport:
     verdict = SuiteReport()
-    _, written = tokens.create("schemathesis", tenant=None, scopes=["admin"])
+    _, written = tokens.create(f"schemathesis {uuid4()}", tenant=None, scopes=["admin"])
     with server(fleet) as (url, log):
         document = fleet.home / "openapi.json"
         document.write_text(json.dumps(add_examples(read(f"{url}/api/openapi.json"))))

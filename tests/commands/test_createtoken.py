@@ -26,11 +26,13 @@ def test_the_token_is_alone_on_stdout_and_works() -> None:
 def test_options_set_tenant_scopes_and_lifetime() -> None:
     call("createtoken", "a", "--tenant=acme", "--scopes", "operate,read", "--expires", "90d")
     call("createtoken", "b", "--all-tenants", "--scopes=admin")
-    acme, all_tenants = ApiToken.objects.order_by("name")
+    call("createtoken", "c", "--scopes=work", "--addon=visuals", "--addon", "sounds")
+    acme, all_tenants, worker = ApiToken.objects.order_by("name")
     assert (acme.tenant, acme.scopes) == ("acme", ["read", "operate"])
     assert acme.expires_at is not None
     assert abs(acme.expires_at - clock.now() - timedelta(days=90)) < timedelta(minutes=5)
-    assert (all_tenants.tenant, all_tenants.scopes) == (None, ["admin"])
+    assert (all_tenants.tenant, all_tenants.scopes, all_tenants.addons) == (None, ["admin"], None)
+    assert (worker.addons, worker.maker) == (["visuals", "sounds"], None)
 
 
 @pytest.mark.django_db
@@ -47,6 +49,7 @@ def test_options_set_tenant_scopes_and_lifetime() -> None:
         ("robot", "--expires", "soon"),
         ("robot", "--expires", "0d"),
         ("robot", "--expires=-1d"),
+        ("robot", "--addon", ""),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...]) -> None:
@@ -54,6 +57,16 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments: tuple[str, ...]) -> No
     assert (result.code, result.out) == (2, "")
     assert len(result.err.strip().splitlines()) == 1
     assert not ApiToken.objects.exists()
+
+
+@pytest.mark.django_db
+def test_a_name_that_the_tenant_has_is_refused() -> None:
+    assert call("createtoken", "robot").code == 0
+    result = call("createtoken", "robot")
+    assert (result.code, result.out, len(result.err.strip().splitlines())) == (1, "", 1)
+    assert "robot" in result.err
+    assert call("createtoken", "robot", "--tenant=acme").code == 0
+    assert ApiToken.objects.count() == 2
 
 
 @pytest.mark.once

@@ -34,7 +34,9 @@ def test_the_result_comes_with_the_response() -> None:
         assert document["result"]["job_id"] is None
         assert document["result"]["secret"] != "s3cret", "masked as everywhere"
         assert [type(document[name]) for name in ("waited_ms", "ran_ms")] == [int, int]
-    assert {(row.tenant, row.owner, row.outcome) for row in Lease.objects.all()} == {("acme", "tests", "completed")}
+    assert {(row.tenant, row.owner, row.outcome) for row in Lease.objects.all()} == {
+        ("acme", api.actor_name, "completed")
+    }
 
 
 def test_a_body_may_be_absent_and_an_odd_result_is_told_as_well_as_json_can() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.apps import apps
@@ -15,6 +16,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
 from jobs.checks import check_history
+from jobs.models import ApiToken
 from jobs.services import jobs as job_services
 from tests.invariants.raw import existing_triggers
 from tests.sample_app import job_types
@@ -86,6 +88,32 @@ def test_the_guards_can_be_taken_away_and_put_back(whole_again: None) -> None:
     for label in LABELS:
         _migrate(label)
     assert existing_triggers() == triggers
+
+
+def test_tokens_of_one_name_are_numbered_before_names_must_differ(whole_again: None) -> None:
+    _migrate("jobscheduler_jobs", "0002")
+    rows = (("acme", "robot"), ("acme", "robot"), ("acme", "robot (2)"), ("globex", "robot"), (None, "robot"))
+    long_name = "x" * 200
+    with connection.cursor() as cursor:
+        for number, (tenant, name) in enumerate([*rows, (None, "robot"), ("acme", long_name), ("acme", long_name)]):
+            values = [UUID(int=number).hex, name, tenant, '["read"]', "js_", str(number)]
+            cursor.execute(
+                "INSERT INTO jobscheduler_apitoken (id, name, tenant, scopes, prefix, digest)"
+                " VALUES (%s, %s, %s, %s, %s, %s)",
+                values,
+            )
+        cursor.execute(
+            "INSERT INTO jobscheduler_apitoken (id, name, tenant, scopes, prefix, digest, revoked_at)"
+            " VALUES (%s, 'robot', 'acme', '[]', 'js_', 'revoked', CURRENT_TIMESTAMP)",
+            [UUID(int=99).hex],
+        )
+    _migrate("jobscheduler_jobs")
+    names = list(ApiToken.objects.order_by("pk").values_list("name", flat=True))
+    assert names[:6] == ["robot", "robot (3)", "robot (2)", "robot", "robot", "robot (2)"]
+    assert names[6:] == [long_name, "x" * 196 + " (2)", "robot"]
+    _migrate("jobscheduler_jobs", "0002")
+    _migrate("jobscheduler_jobs")
+    assert list(ApiToken.objects.order_by("pk").values_list("name", flat=True)) == names
 
 
 def _functions() -> set[str]:

@@ -19,6 +19,7 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import JobFactory, LeaseFactory, WorkerFactory
 from tests.support import executor
+from tests.support.api_client import ApiClient
 from tests.support.commands import call
 
 pytestmark = pytest.mark.django_db
@@ -175,7 +176,7 @@ def test_a_direct_call_that_waits_for_the_same_limit_is_a_reservation() -> None:
     assert (reason.code, reason.by) == ("reservation", lease.owner)
 
 
-def test_a_denied_admission_is_told_as_it_was_said() -> None:
+def test_a_denied_admission_is_named_as_it_was_said() -> None:
     denied = job()
     later = timezone.now() + timedelta(minutes=1)
     Job.objects.filter(pk=denied.pk).update(recheck_at=later, gate=Gate.TIME)
@@ -250,3 +251,50 @@ def test_the_terminal_says_the_same() -> None:
     assert "it is paused" in call("jobs", "explain", waiting.pk).out
     assert "it is paused" in call("jobs", "show", waiting.pk).out
     assert call("jobs", "explain", "nonsense").code == 1
+
+
+def test_a_viewer_of_one_tenant_sees_nothing_of_other_tenants() -> None:
+    limits.set_maximum("global", "", maximum=1)
+    waiting = job(tenant="acme")
+    promoter.promote()
+    soon = timezone.now() + timedelta(minutes=1)
+    fields = {
+        "kind": "DIRECT",
+        "job_type": "sample.add",
+        "granted_at": None,
+        "expires_at": soon,
+        "owner": "their-token",
+    }
+    lease: Lease = LeaseFactory.create(tenant="globex", **fields)
+    (reason,) = explain(waiting.pk, viewer_tenant="acme").reasons
+    assert (reason.code, reason.by, reason.since) == ("reservation", None, lease.requested_at)
+    assert "sample.add" not in str(reason.document())
+    assert explain(waiting.pk).reasons[0].by == "their-token"
+    Lease.objects.update(tenant="acme")
+    (reason,) = explain(waiting.pk, viewer_tenant="acme").reasons
+    assert (reason.by, "sample.add" in reason.message) == ("their-token", True)
+
+
+@pytest.mark.parametrize(
+    ("scope", "key", "is_named"),
+    [("global", "", False), ("job_type", TYPE, False), ("resource", "default", False), ("tenant", "acme", True)],
+)
+def test_a_viewer_of_one_tenant_sees_that_a_shared_limit_is_paused_but_not_by_whom(
+    scope: str, key: str, is_named: bool
+) -> None:
+    waiting = job(tenant="acme")
+    promoter.promote()
+    limits.pause(scope, key, actor=ANNA, reason="customer globex is late")
+    (reason,) = explain(waiting.pk, viewer_tenant="acme").reasons
+    assert (reason.code, reason.since is not None) == ("scope_paused", True)
+    assert ("globex" in reason.message, "anna" in reason.message, reason.by == "anna") == (is_named,) * 3
+    assert explain(waiting.pk).reasons[0].by == "anna"
+
+
+def test_the_api_explains_to_a_token_of_one_tenant_what_it_may_know() -> None:
+    waiting = job(tenant="acme")
+    promoter.promote()
+    limits.pause("global", "", actor=ANNA, reason="customer globex is late")
+    path = f"/jobs/{waiting.pk}/explain"
+    assert "globex" not in ApiClient("read", tenant="acme").get(path).content.decode()
+    assert "globex" in ApiClient("read", tenant=None).get(path).content.decode()

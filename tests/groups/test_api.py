@@ -26,7 +26,7 @@ def create_group(api: ApiClient, **fields: Any) -> dict[str, Any]:
 
 
 def test_a_group_is_answered_with_its_jobs_and_its_progress() -> None:
-    group = create_group(ApiClient("submit"), name="book", mode="sequential", on_failure="skip")
+    group = create_group(ApiClient("submit", "read"), name="book", mode="sequential", on_failure="skip")
     assert (group["name"], group["mode"], group["on_failure"], group["status"]) == (
         "book",
         "sequential",

@@ -53,17 +53,30 @@ def queue(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator
 
 
 def test_an_offer_walks_the_dispatch_order_of_its_addon(queue: None) -> None:
-    asked = record_statements(lambda: offers.offer_jobs(ADDON, "default", 5))
+    asked = record_statements(lambda: offers.offer_jobs([ADDON], "default", 5))
     require_no_full_scan(asked)
     (window,) = [statement for statement in asked if ") first WHERE" in statement[0]]
     assert list_indexes(explain(window)) == {"job_offerable"}
+
+
+@pytest.mark.parametrize("addons", [None, [ADDON, "sounds"]])
+def test_an_offer_of_several_addons_walks_the_heads_of_flows(queue: None, addons: list[str] | None) -> None:
+    asked = record_statements(lambda: offers.offer_jobs(addons, "default", 5))
+    require_no_full_scan(asked)
+    heads = [statement for statement in asked if "RECURSIVE head" in statement[0]]
+    assert len(heads) == 2, "one to see whether there is any, one to choose"
+    assert {index for statement in heads for index in list_indexes(explain(statement))} == {"job_offerable_flow"}
+
+
+def test_a_poll_of_another_tenant_walks_none_of_these_jobs(queue: None) -> None:
+    require_no_full_scan(record_statements(lambda: offers.offer_jobs(None, "acme", 5)))
 
 
 def test_a_full_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> None:
     def offer() -> None:
         ConcurrencyLimit.objects.create(scope="job_type", key=TYPES[0], max=1)
         execute(f"UPDATE {JOB_TABLE} SET position = -1 WHERE job_type = %s AND addon_id = %s", [TYPES[0], ADDON])
-        assert len(offers.offer_jobs(ADDON, "default", 5)) == 5
+        assert len(offers.offer_jobs([ADDON], "default", 5)) == 5
 
     asked = [statement for statement in record_statements(offer) if "SET position" not in statement[0]]
     (heads,) = [statement for statement in asked if "RECURSIVE head" in statement[0]]
@@ -72,7 +85,7 @@ def test_a_full_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> None:
 
 
 def test_a_poll_with_all_its_housekeeping_walks_nothing(queue: None) -> None:
-    require_no_full_scan(record_statements(lambda: remote.list_dispatchable(ADDON, tenant="default", limit=5)))
+    require_no_full_scan(record_statements(lambda: remote.list_dispatchable([ADDON], tenant="default", limit=5)))
 
 
 def test_a_lease_is_found_by_its_id(queue: None) -> None:

@@ -45,7 +45,7 @@ def test_the_owner_names_token_worker_and_slot(remote: RemoteClient) -> None:
     started = JobEvent.objects.get(job_id=lease["job_id"], kind=EventKind.RUNNING)
     token = started.data["api_token_id"]
     assert get_job(lease).lease_owner == f"r:{token}:indexer-1#3"
-    assert (started.actor_kind, started.actor_name) == ("worker", "indexer-1")
+    assert (started.actor_kind, started.actor_name) == ("worker", "tests/indexer-1")
 
 
 @pytest.mark.parametrize(

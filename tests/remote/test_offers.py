@@ -21,10 +21,10 @@ from jobs.policies.concurrency import Blocked, Flow, InUse, Limit
 from jobs.services import jobs as job_services
 from jobs.services import limits, targets
 from jobs.states import EventKind, Status
-from tests.factories import SAMPLE_TYPE
+from tests.factories import SAMPLE_TYPE, JobFactory
 from tests.sample_app import job_types
 from tests.support.api_client import ApiClient
-from tests.support.remote_client import QUEUE, RemoteClient, get_job
+from tests.support.remote_client import LEASE, QUEUE, RemoteClient, get_job
 from tests.support.snapshots import list_event_kinds
 
 pytestmark = pytest.mark.django_db
@@ -60,6 +60,60 @@ def test_an_addon_is_offered_its_own_jobs_of_its_own_tenant_only() -> None:
     acme = RemoteClient(ApiClient("work", "submit", tenant="acme"))
     visuals_job, sounds_job, acme_job = visuals.submit(), sounds.submit(), acme.submit()
     assert (visuals.poll_ids(), sounds.poll_ids(), acme.poll_ids()) == ([visuals_job], [sounds_job], [acme_job])
+
+
+def poll_without_addon(api: ApiClient, limit: int = 10) -> list[UUID]:
+    response = api.get(f"{QUEUE}/dispatchable?limit={limit}")
+    assert response.status_code == 200, response.content
+    return [UUID(item["job_id"]) for item in response.json()["items"]]
+
+
+def test_without_an_addon_jobs_of_every_addon_are_offered_in_dispatch_order(remote: RemoteClient) -> None:
+    low = remote.submit(priority="LOW")
+    high = RemoteClient(remote.api, addon="sounds").submit(priority="HIGH")
+    normal = remote.submit()
+    of_none = JobFactory.create(remote=True, priority=90).pk
+    assert poll_without_addon(remote.api, 2) == [of_none, high]
+    assert poll_without_addon(remote.api, 10) == [normal, low, of_none, high]
+
+
+def test_without_an_addon_a_bound_token_is_offered_jobs_of_its_addons_only() -> None:
+    submitter = ApiClient("submit")
+    job_ids = {name: RemoteClient(submitter, addon=name).submit() for name in ("visuals", "sounds", "payments")}
+    bound = ApiClient("work", addons=["visuals", "sounds"])
+    assert poll_without_addon(bound) == [job_ids["visuals"], job_ids["sounds"]]
+    assert set(Poller.objects.values_list("addon_id", flat=True)) == {"visuals", "sounds"}
+    assert get_job(job_ids["payments"]).status == Status.QUEUED
+
+
+def test_a_bound_token_works_for_its_addons_only() -> None:
+    submitter = ApiClient("submit")
+    theirs = RemoteClient(ApiClient("work"), addon="payments")
+    job_id = RemoteClient(submitter, addon="payments").submit(payload={"password": "p"})
+    assert theirs.poll_ids() == [job_id]
+    bound = RemoteClient(ApiClient("work", addons=["visuals"]), addon="payments")
+    admission = {"job_type": "preview", "cost_units": 1}
+    refused = [
+        bound.api.get(f"{QUEUE}/dispatchable?addon_id=payments"),
+        bound.try_start(job_id),
+        bound.api.post(f"{LEASE}/request", {"addon_id": "payments", **admission}),
+    ]
+    assert [(response.status_code, response.json()["code"]) for response in refused] == [(403, "forbidden")] * 3
+    assert all("visuals" in response.json()["detail"] for response in refused)
+    assert b"password" not in b"".join(response.content for response in refused)
+    assert bound.api.post(f"{LEASE}/request", {"addon_id": "visuals", **admission}).json()["approved"]
+    own_job_id = RemoteClient(submitter).submit()
+    own = RemoteClient(bound.api)
+    assert own.poll_ids() == [own_job_id]
+    assert own.complete(own.start(own_job_id)).json()["state"] == "DONE"
+    assert theirs.start(job_id)["payload"] == {"password": "p"}
+
+
+def test_a_poll_without_an_addon_is_kicked_for_all(remote: RemoteClient) -> None:
+    poll_without_addon(remote.api)
+    job_ids = {remote.submit(), RemoteClient(remote.api, addon="sounds").submit()}
+    assert all(explain(job_id).reasons == [] for job_id in job_ids)
+    assert remote.api.post(f"{QUEUE}/kick").json() == {"dispatched": 2}
 
 
 def test_a_token_of_all_tenants_is_offered_those_of_all() -> None:

@@ -10,12 +10,14 @@ import pytest
 from jobs.api.remote import IntentOut, StartOut
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
+from jobs.services import tokens
 from jobs.states import Status
 from tests.factories import SAMPLE_TYPE, job_in
 from tests.sample_app import job_types
+from tests.support.admin_users import create_reader, log_in
 from tests.support.api_client import ApiClient, read_error_locations
 from tests.support.remote_client import INDEXING, LEASE, QUEUE, RemoteClient, get_job
-from tests.support.snapshots import dump_tables
+from tests.support.snapshots import dump_all_but_tokens, dump_tables
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
@@ -84,7 +86,7 @@ def test_the_same_key_and_body_make_one_job(remote: RemoteClient) -> None:
 
 def test_the_submitter_is_in_the_events(remote: RemoteClient) -> None:
     event = JobEvent.objects.get(job_id=remote.submit())
-    assert (event.actor_kind, event.actor_name) == ("token", "tests")
+    assert (event.actor_kind, event.actor_name) == ("token", remote.api.actor_name)
 
 
 def test_tenants_are_isolated() -> None:
@@ -135,6 +137,55 @@ def test_a_waiting_job_is_cancelled_and_a_running_one_is_asked_to_stop(
     response = remote.api.post(f"{QUEUE}/jobs/{job.pk}/cancel", {"reason": "not needed"})
     assert (response.status_code, response.json()["state"], response.json()["reason"]) == (200, state, "not needed")
     assert get_job(job.pk).cancel_requested == (status == Status.RUNNING)
+
+
+def cancel(api: ApiClient, job_id: Any) -> int:
+    status: int = api.post(f"{QUEUE}/jobs/{job_id}/cancel").status_code
+    return status
+
+
+def test_a_token_with_submit_cancels_only_what_it_submitted() -> None:
+    own, other, operator = ApiClient("submit"), ApiClient("submit"), ApiClient("submit", "operate")
+    note = {"job_type": SAMPLE_TYPE, "params": {"text": "x"}}
+    job_ids = [
+        own.post(SUBMIT, INDEXING).json()["job_id"],
+        own.post("/jobs", note).json()["id"],
+        own.post("/jobs/bulk", {"jobs": [note]}).json()["ids"][0],
+        own.post("/job-groups", {"jobs": [note]}).json()["jobs"][0]["id"],
+    ]
+    before = dump_all_but_tokens()
+    refused = other.post(f"{QUEUE}/jobs/{job_ids[0]}/cancel")
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert [cancel(other, job_id) for job_id in job_ids] == [403] * 4
+    assert dump_all_but_tokens() == before
+    assert [cancel(own, job_id) for job_id in job_ids] == [200] * 4
+    assert cancel(operator, other.post(SUBMIT, INDEXING).json()["job_id"]) == 200
+    assert cancel(ApiClient("admin"), other.post(SUBMIT, INDEXING).json()["job_id"]) == 200
+
+
+def test_a_token_cancels_the_retries_of_what_it_submitted() -> None:
+    own, other = RemoteClient(ApiClient("submit", "work")), ApiClient("submit")
+    lease = own.start_new_job(max_retries=0)
+    own.complete(lease, "FAILED", error="no")
+    retry = job_services.retry(lease["job_id"])
+    assert cancel(other, retry.pk) == 403
+    assert cancel(own.api, retry.pk) == 200
+
+
+def test_a_name_does_not_inherit_the_jobs_of_a_revoked_token() -> None:
+    first = ApiClient("submit")
+    job_id = first.post(SUBMIT, INDEXING).json()["job_id"]
+    tokens.revoke(first.token.pk)
+    second = ApiClient("submit")
+    assert second.token.name == first.token.name
+    assert cancel(second, job_id) == 403
+
+
+def test_a_session_cancels_any_job_by_its_permission() -> None:
+    job_id = ApiClient("submit").post(SUBMIT, INDEXING).json()["job_id"]
+    path = f"/api{QUEUE}/jobs/{job_id}/cancel"
+    assert log_in(create_reader("reader")).post(path).status_code == 403
+    assert log_in(create_reader("canceller", "cancel_job")).post(path).status_code == 200
 
 
 def test_an_ended_job_cannot_be_cancelled(remote: RemoteClient) -> None:

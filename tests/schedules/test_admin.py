@@ -276,3 +276,17 @@ def test_a_page_takes_as_many_queries_for_many_fires_as_for_few(boss: Client) ->
     baseline = count_queries(boss, get_page_url(row))
     fire_due(NOON + timedelta(minutes=30))
     assert count_queries(boss, get_page_url(row)) == baseline
+
+
+@pytest.mark.django_db
+def test_a_template_takes_the_permission_to_run_templates() -> None:
+    template = JobTemplateFactory.create(name="preset", job_type=TYPE)
+    clerk = log_in(create_reader("clerk", "add_schedule", "change_schedule", "view_payload"))
+    errors = read_errors(post_form(clerk, template=str(template.pk), job_type=""))
+    assert errors.keys() == {"template"}
+    assert not Schedule.objects.exists()
+    row = ScheduleFactory.create(name="nightly", template=template, job_type="")
+    data = {**FORM, "template": str(template.pk), "job_type": "", "cron": "5 5 * * *"}
+    assert clerk.post(get_page_url(row), data).status_code == 302, "it has had this template before"
+    runner = log_in(create_reader("runner", "add_schedule", "run_jobtemplate"))
+    assert post_form(runner, name="other", template=str(template.pk), job_type="").status_code == 302

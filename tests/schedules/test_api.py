@@ -226,7 +226,7 @@ def test_a_session_needs_the_permission_of_the_action(verb: str, permission: str
 def test_a_user_who_may_not_see_payloads_sees_no_params() -> None:
     row = create_due_schedule(params={"secretive": 1})
     user = User.objects.create_user("staff", is_staff=True)
-    user.user_permissions.set(Permission.objects.filter(codename="view_job"))
+    user.user_permissions.set(Permission.objects.filter(codename="view_schedule"))
     client = Client()
     client.force_login(user)
     assert client.get(f"/api/schedules/{row.pk}").json()["params"] is None

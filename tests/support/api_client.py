@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from django.http import HttpResponse
 from django.test import Client
 
+from jobs.actors import make_token_actor
 from jobs.services import tokens
+
+_numbers = count(2)
 
 
 class ApiClient:
     """Paths are relative to /api. `tenant` None makes a token for all tenants."""
 
-    def __init__(self, *scopes: str, tenant: str | None = "default") -> None:
-        _, written = tokens.create("tests", tenant=tenant, scopes=scopes or ("admin",))
+    def __init__(self, *scopes: str, tenant: str | None = "default", **fields: Any) -> None:
+        name, scopes = find_free_name(tenant), scopes or ("admin",)
+        self.token, written = tokens.create(name, tenant=tenant, scopes=scopes, **fields)
+        self.actor_name = make_token_actor(self.token.name, self.token.prefix).name
         self.headers = {"Authorization": f"Bearer {written}"}
         self.client = Client()
 
@@ -51,6 +57,11 @@ class ApiClient:
             if answer["next_cursor"] is None:
                 return found
             cursor = f"&cursor={answer['next_cursor']}"
+
+
+def find_free_name(tenant: str | None) -> str:
+    """Return a name that no other token of the tenant has."""
+    return f"tests {next(_numbers)}" if tokens.is_name_taken("tests", tenant) else "tests"
 
 
 def read_error_locations(response: Any) -> list[list[Any]]:

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from django.db import connection
 
@@ -76,7 +77,7 @@ class RemoteWorkers:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         self.programs: list[ChildProcess] = []
-        self.token = tokens.create("crew", tenant="default", scopes=["work", "submit", "read"])[1]
+        self.token = tokens.create(f"crew {uuid4()}", tenant="default", scopes=["work", "submit", "read"])[1]
 
     def __enter__(self) -> RemoteWorkers:
         return self

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from jobs.management.commands.runscheduler import listen
 from jobs.services import tokens
@@ -26,7 +27,7 @@ class WebProcess:
     """A web process that is killed at the end of its `with` block."""
 
     def __init__(self, fleet: Fleet, settings: dict[str, Any] | None = None) -> None:
-        _, self._token = tokens.create("direct tests", tenant="default", scopes=("submit",))
+        _, self._token = tokens.create(f"direct tests {uuid4()}", tenant="default", scopes=("submit",))
         listening = listen("127.0.0.1", 0)
         descriptor, self.port = listening.fileno(), listening.getsockname()[1]
         self.log_path: Path = fleet.home / f"web-{self.port}.log"

@@ -10,13 +10,14 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client
 
+from jobs.models import Job
 from tests.factories import JobFactory, WebhookAttemptFactory, WebhookDeliveryFactory
 from tests.support.admin_pages import get_list_url, get_page_url
 from tests.support.admin_users import create_reader, log_in
 from tests.support.snapshots import dump_tables
 from tests.support.webhooks import ANYWHERE, complete_job, create_endpoint, fan_out_all, list_deliveries, send_round
 from webhooks import services
-from webhooks.models import WebhookDelivery, WebhookEndpoint
+from webhooks.models import WebhookDelivery, WebhookEndpoint, WebhookSubscription
 
 pytestmark = pytest.mark.django_db
 FORM = {"tenant": "default", "url": ANYWHERE, "events": ["job.completed", "job.failed"], "enabled": "on"}
@@ -214,3 +215,46 @@ def test_the_success_of_the_last_day_is_shown(boss: Client) -> None:
     WebhookDeliveryFactory.create(endpoint=endpoint, failed=True)
     WebhookDeliveryFactory.create(endpoint=endpoint)
     assert "75% (4)" in boss.get(get_page_url(endpoint)).content.decode()
+
+
+SECRET_URL = "https://hooks.example.org/services/T0/SECRET"
+
+
+def list_pages_with_urls(endpoint: WebhookEndpoint, delivery: WebhookDelivery, job: Job) -> list[str]:
+    page = get_page_url(endpoint)
+    other_pages = [page.replace("/change/", "/history/"), page.replace("/change/", "/delete/")]
+    lists = [get_list_url(model) for model in (WebhookEndpoint, WebhookDelivery, WebhookSubscription)]
+    return [page, *other_pages, *lists, get_page_url(delivery), get_page_url(job)]
+
+
+def test_the_path_of_a_url_is_on_no_page_of_a_user_who_may_not_see_payloads() -> None:
+    endpoint = create_endpoint(SECRET_URL, "job.completed")
+    job = JobFactory.create(completed=True)
+    delivery = WebhookDeliveryFactory.create(endpoint=endpoint, job_id=job.pk)
+    write = ("change_webhookendpoint", "delete_webhookendpoint", "test_webhookendpoint")
+    for number, also in enumerate(((), write)):
+        client = log_in(create_reader(f"reader {number}", *also))
+        pages = [client.get(url) for url in list_pages_with_urls(endpoint, delivery, job)]
+        assert not any("SECRET" in page.content.decode() for page in pages)
+        assert pages[0].status_code == 200
+        assert "https://hooks.example.org" in pages[0].content.decode()
+    seeing = log_in(create_reader("seeing", "view_payload"))
+    pages = [seeing.get(url).content.decode() for url in (get_page_url(endpoint), get_list_url(WebhookEndpoint))]
+    assert all("SECRET" in page for page in pages)
+
+
+def test_a_url_is_not_guessed_by_searching_its_beginning() -> None:
+    endpoint = create_endpoint(SECRET_URL, "job.completed")
+    for name, also, found in (("blind", (), False), ("seeing", ("view_payload",), True)):
+        client = log_in(create_reader(name, *also))
+        page = client.get(get_list_url(WebhookEndpoint), {"q": SECRET_URL[:-3]}).content.decode()
+        assert (str(endpoint.pk) in page) == found
+        assert str(endpoint.pk) in client.get(get_list_url(WebhookEndpoint), {"q": endpoint.pk}).content.decode()
+
+
+def test_a_url_that_is_not_shown_is_not_changed() -> None:
+    endpoint = create_endpoint(SECRET_URL, "job.completed")
+    client = log_in(create_reader("writer", "change_webhookendpoint"))
+    assert client.post(get_page_url(endpoint), {**FORM, "events": ["job.failed"]}).status_code == 302
+    endpoint.refresh_from_db()
+    assert (endpoint.url, endpoint.events) == (SECRET_URL, ["job.failed"])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.factories import WebhookDeliveryFactory
+from tests.support.admin_users import create_reader, log_in
 from tests.support.api_client import ApiClient, read_error_locations
 from tests.support.webhooks import complete_job, create_endpoint, list_deliveries, send_round
 from tests.webhooks.conftest import Settings
@@ -178,3 +179,15 @@ def test_a_jobs_list_takes_three_statements_for_all_deliveries(
     with django_assert_num_queries(3):
         assert {counts["pending"] for counts in services.count_deliveries(ids).values()} == {3}
     assert services.of(None).count() == 1
+
+
+def test_the_path_of_a_url_is_for_those_who_may_see_payloads() -> None:
+    endpoint = create_endpoint("https://hooks.example.org:443/services/T0/SECRET?key=SECRET", "job.completed")
+    user = create_reader("reader")
+    paths = ("/api/webhooks", f"/api/webhooks/{endpoint.pk}")
+    for path in paths:
+        text = log_in(user).get(path).content.decode()
+        assert ("SECRET" in text, "https://hooks.example.org:443" in text) == (False, True)
+    for path in paths:
+        assert "SECRET" in log_in(create_reader(f"reader of {path}", "view_payload")).get(path).content.decode()
+    assert ApiClient("read").get(f"/webhooks/{endpoint.pk}").json()["url"] == endpoint.url

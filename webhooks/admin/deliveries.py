@@ -37,7 +37,7 @@ STATUS_BADGES = {
 
 
 def _link_endpoint(site: AdminSite, row: Any) -> SafeString | str | None:
-    return link(site, WebhookEndpoint, row.endpoint_id, first_line(row.endpoint.url, 60))
+    return link(site, WebhookEndpoint, row.endpoint_id, first_line(str(row.endpoint), 60))
 
 
 class LinkedAdmin(ReadOnlyAdmin):
@@ -89,8 +89,9 @@ class WebhookDeliveryAdmin(ObjectActionAdmin, LinkedAdmin):
     def page_context(self, request: HttpRequest, row: WebhookDelivery) -> dict[str, Any]:
         attempts = WebhookAttempt.objects.filter(delivery_id=row.pk).order_by("-pk")
         hidden = () if can_view_payload(request) else ("response_head", "response_body")
+        url = f"{row.endpoint.origin}/…" if hidden else row.endpoint.url
         head_lines = (  # of every attempt; time and signature differ
-            f"POST {row.endpoint.url}",
+            f"POST {url}",
             "Content-Type: application/json",
             f"User-Agent: jobscheduler-webhooks/{__version__}",
             f"webhook-id: {row.pk}",

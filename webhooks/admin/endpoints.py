@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs import actors, clock, db
+from jobs.admin.base import can_view_payload
 from jobs.admin.columns import change_url, column, computed_column, link, list_url
 from jobs.admin.filters import EnabledFilter
 from jobs.admin.formatting import badge, first_line, format_relative_time, isolate_text, name_with_tenant, text_block
@@ -69,7 +70,7 @@ class EndpointForm(forms.ModelForm):
 
 
 class WebhookEndpointAdmin(ServiceBackedAdmin):
-    """Secrets are in no form and no list."""
+    """Secrets are in no form and no list; the path of a URL, often a secret too, requires `view_payload`."""
 
     form = EndpointForm
     empty_text = _(
@@ -111,6 +112,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
     qualifiers = {"tenant": "tenant"}
     readonly_fields = STATE_FIELDS
 
+    shown_origin = column(_("URL"), "origin", isolate_text)
     whole_url = column(_("URL"), "url", isolate_text)
     shown_events = column(_("events"), "events", lambda events: isolate_text(", ".join(map(str, events))))
     success_rate = column(_("received (24 h)"), "rate", _format_rate)
@@ -120,9 +122,18 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         if obj is None:
             return [(None, {"fields": FORM_FIELDS})]
-        can_change = self.has_change_permission(request, obj)
-        fields = FORM_FIELDS if can_change else ("tenant", "whole_url", "shown_events", "enabled")
+        can_change, sees_url = self.has_change_permission(request, obj), can_view_payload(request)
+        url = ("url" if can_change else "whole_url") if sees_url else "shown_origin"
+        fields = ("tenant", url, "events" if can_change else "shown_events", "enabled")
         return [(None, {"fields": fields}), (_("State"), {"fields": STATE_FIELDS})]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        """Take the URL out of the form of a user who may not see it."""
+        hidden = ("url", "shown_origin") if obj is not None and not can_view_payload(request) else ()
+        return (*super().get_readonly_fields(request, obj), *hidden)
+
+    def get_name_field(self, request: HttpRequest) -> str:
+        return self.name_field if can_view_payload(request) else ""  # a search would tell the URL letter by letter
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         actor, fields = actors.make_user_actor(request.user), form.cleaned_data
@@ -168,13 +179,14 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         return {"deliveries_url": url if self.admin_site.is_registered(WebhookDelivery) else ""}
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        rates = success_rates([endpoint.pk for endpoint in rows])
+        rates, sees_url = success_rates([endpoint.pk for endpoint in rows]), can_view_payload(request)
         for endpoint in rows:
             endpoint.rate = rates.get(endpoint.pk)
+            endpoint.visible_url = endpoint.url if sees_url else endpoint.origin
 
     @computed_column(_("URL"))
     def shown_url(self, endpoint: WebhookEndpoint) -> SafeString:
-        return name_with_tenant(first_line(endpoint.url), endpoint.tenant)
+        return name_with_tenant(first_line(getattr(endpoint, "visible_url", endpoint.origin)), endpoint.tenant)
 
     @computed_column(_("state"))
     def shown_state(self, endpoint: WebhookEndpoint) -> SafeString:

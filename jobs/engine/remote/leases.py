@@ -174,7 +174,9 @@ def _scrub(text: str, secrets: tuple[str, ...], max_length: int) -> str:
 
 
 def _build_actor(holder: RemoteSlot) -> Actor:
-    return actors.make_worker_actor(holder.worker)
+    if not holder.token_name:  # started before the event kept it
+        return actors.make_worker_actor(holder.worker)
+    return actors.make_remote_worker_actor(holder.token_name, holder.worker)
 
 
 def _require_free_slot(holder: RemoteSlot) -> None:

@@ -7,6 +7,7 @@ locked are skipped. Only addons that poll get offers, so one that is gone holds 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -20,7 +21,7 @@ from jobs.conf import conf
 from jobs.engine import lifecycle
 from jobs.engine.maintenance import deadlines
 from jobs.engine.selection import SelectionRound, limits
-from jobs.engine.sql.candidates import Filter
+from jobs.engine.sql.candidates import Filter, find_across_flows
 from jobs.errors import WrongState
 from jobs.models import Gate, Job, JobEvent, Poller
 from jobs.models.expressions import SqlLiteral
@@ -33,31 +34,32 @@ EXPIRE_BATCH_SIZE = 500
 POLLER_RETENTION = timedelta(days=1)
 
 
-def offered_jobs(addon_id: str, tenant: str | None) -> JobQuerySet:
-    """Return the jobs that are reserved for an addon and not started yet, in dispatch order."""
-    reserved = Job.objects.active().filter(status=Status.DISPATCHING, addon_id=addon_id).in_dispatch_order()
-    return reserved if tenant is None else reserved.filter(tenant=tenant)
+Addons = Sequence[str] | None  # None: every addon, and jobs without one
 
 
-def offer_jobs(addon_id: str, tenant: str | None, limit: int) -> list[Job]:
-    """Reserve up to `limit` ready jobs of an addon, in dispatch order."""
-    # In dispatch order: without it, the server may search all jobs ever for the first ready one.
-    if limit < 1 or not list(_ready_jobs(addon_id, tenant).in_dispatch_order().values_list("pk", flat=True)[:1]):
+def offered_jobs(addons: Addons, tenant: str | None) -> JobQuerySet:
+    """Return the jobs that are reserved for these addons and not started yet, in dispatch order."""
+    reserved = Job.objects.active().filter(status=Status.DISPATCHING).in_dispatch_order()
+    return _filter_jobs(reserved, addons, tenant)
+
+
+def offer_jobs(addons: Addons, tenant: str | None, limit: int) -> list[Job]:
+    """Reserve up to `limit` ready jobs of these addons, in dispatch order."""
+    if limit < 1 or not _has_ready_jobs(addons, tenant):
         return []
     limits.ensure_limits()
     try:
         with db.atomic() as connection:
             # Choose as a claim does, and take the jobs that are not locked.
-            of_tenant = Filter() if tenant is None else Filter("tenant = %s", [tenant])
-            selection = SelectionRound(connection, of_tenant, remote=True, index=Filter("addon_id = %s", [addon_id]))
+            selection = SelectionRound(connection, *_build_filters(addons, tenant), remote=True)
             chosen = selection.choose(limit)
-            ready = _ready_jobs(addon_id, tenant).filter(deadlines.can_be_offered(), pk__in=chosen).in_dispatch_order()
+            ready = _ready_jobs(addons, tenant).filter(deadlines.can_be_offered(), pk__in=chosen).in_dispatch_order()
             locked = list(ready.select_for_update(skip_locked=True, of=("self",)))
             selection.record_decisions([job.pk for job in locked])
             reserve_sec = conf.DISPATCH_TIMEOUT_SEC
             return [lifecycle.offer(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in locked]
     except IntegrityError:  # a constraint guards targets, too; the next poll gets the rest
-        logger.exception("the database rejected offers to addon %r", addon_id)
+        logger.exception("the database rejected offers to addons %r", addons)
         return []
 
 
@@ -66,9 +68,9 @@ def offer_to_pollers(tenant: str | None) -> int:
     count = 0
     for poller in _recent_pollers().order_by("pk"):
         if tenant is None or poller.tenant in ("", tenant):
-            poller_tenant = poller.tenant or tenant
-            limit = poller.most - offered_jobs(poller.addon_id, poller_tenant).count()
-            count += len(offer_jobs(poller.addon_id, poller_tenant, limit))
+            addons, poller_tenant = [poller.addon_id] if poller.addon_id else None, poller.tenant or tenant
+            limit = poller.most - offered_jobs(addons, poller_tenant).count()
+            count += len(offer_jobs(addons, poller_tenant, limit))
     return count
 
 
@@ -85,15 +87,18 @@ def expire_offers() -> int:
     return count
 
 
-def record_poll(addon_id: str, tenant: str | None, limit: int) -> None:
-    """Record that this addon polls. Not with every poll: an idle addon should not have to write."""
-    key = {"tenant": tenant or "", "addon_id": addon_id}
-    pollers = Poller.objects.all()
+def record_poll(addons: Addons, tenant: str | None, limit: int) -> None:
+    """Record that these addons poll. Not with every poll: an idle addon should not have to write."""
+    names = [""] if addons is None else list(addons)
+    pollers = Poller.objects.filter(tenant=tenant or "")
     recently = Now() - timedelta(seconds=conf.DISPATCH_TIMEOUT_SEC / 4)
-    if pollers.filter(**key, most=limit, polled_at__gt=recently).exists():
+    recorded = set(
+        pollers.filter(addon_id__in=names, most=limit, polled_at__gt=recently).values_list("addon_id", flat=True)
+    )
+    if recorded.issuperset(names):
         return
     pollers.bulk_create(
-        [Poller(**key, most=limit, polled_at=Now())],
+        [Poller(tenant=tenant or "", addon_id=name, most=limit, polled_at=Now()) for name in sorted(names)],
         update_conflicts=True,
         unique_fields=["tenant", "addon_id"],
         update_fields=["most", "polled_at"],
@@ -102,7 +107,7 @@ def record_poll(addon_id: str, tenant: str | None, limit: int) -> None:
 
 def has_recent_poller(job: Job) -> bool:
     """Return whether an addon that could start this job has polled recently."""
-    return _recent_pollers().filter(addon_id=job.addon_id, tenant__in=["", job.tenant]).exists()
+    return _recent_pollers().filter(addon_id__in=["", job.addon_id], tenant__in=["", job.tenant]).exists()
 
 
 def delete_silent_pollers() -> int:
@@ -127,6 +132,29 @@ def _recent_pollers() -> QuerySet[Poller]:
     return Poller.objects.filter(polled_at__gt=recently)
 
 
-def _ready_jobs(addon_id: str, tenant: str | None) -> JobQuerySet:
-    ready = Job.objects.filter(gate=SqlLiteral(Gate.READY), remote=True, addon_id=addon_id)
-    return ready if tenant is None else ready.filter(tenant=tenant)
+def _has_ready_jobs(addons: Addons, tenant: str | None) -> bool:
+    wanted, index = _build_filters(addons, tenant)
+    if index is None:
+        return bool(find_across_flows(db.connection(), 1, wanted, remote=True))
+    # In dispatch order: without it, the server may search all jobs ever for the first ready one.
+    return bool(list(_ready_jobs(addons, tenant).in_dispatch_order().values_list("pk", flat=True)[:1]))
+
+
+def _build_filters(addons: Addons, tenant: str | None) -> tuple[Filter, Filter | None]:
+    """Return the condition, and the one that an index starts with: that of a single addon."""
+    wanted = Filter() if tenant is None else Filter("tenant = %s", [tenant])
+    if addons is None:
+        return wanted, None
+    if len(addons) == 1:
+        return wanted, Filter("addon_id = %s", list(addons))
+    return wanted & Filter(f"addon_id IN ({', '.join(['%s'] * len(addons))})", list(addons)), None
+
+
+def _ready_jobs(addons: Addons, tenant: str | None) -> JobQuerySet:
+    return _filter_jobs(Job.objects.filter(gate=SqlLiteral(Gate.READY), remote=True), addons, tenant)
+
+
+def _filter_jobs(jobs: JobQuerySet, addons: Addons, tenant: str | None) -> JobQuerySet:
+    if addons is not None:
+        jobs = jobs.filter(addon_id=addons[0]) if len(addons) == 1 else jobs.filter(addon_id__in=addons)
+    return jobs if tenant is None else jobs.filter(tenant=tenant)

@@ -28,6 +28,7 @@ class RemoteSlot:
     api_token: UUID
     worker: str
     slot: int
+    token_name: str = ""
 
     @property
     def owner(self) -> str:
@@ -57,7 +58,7 @@ def build_event_data(holder: RemoteSlot, pid: int | None, host: str | None) -> d
     """Build the data of the event of a start."""
     steady = {"clock": read_beat_clock()} if db.clock_may_jump() else {}
     facts = {"worker": holder.worker, "slot": holder.slot, "pid": pid, "host": host}
-    return {**facts, "api_token_id": str(holder.api_token), **steady}
+    return {**facts, "api_token_id": str(holder.api_token), "api_token": holder.token_name, **steady}
 
 
 def find_start(lease_id: UUID) -> RemoteStart | None:
@@ -93,7 +94,7 @@ def _start_events() -> QuerySet[JobEvent]:
 
 def _parse_event(event: JobEvent) -> RemoteStart:
     data: dict[str, Any] = event.data or {}
-    holder = RemoteSlot(UUID(data["api_token_id"]), data["worker"], data["slot"])
+    holder = RemoteSlot(UUID(data["api_token_id"]), data["worker"], data["slot"], data.get("api_token", ""))
     assert event.token is not None
     host, pid, steady = data.get("host"), data.get("pid"), data.get("clock")
     return RemoteStart(event.job_id, event.token, holder, event.at, pid, host, steady)

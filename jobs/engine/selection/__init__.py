@@ -32,7 +32,7 @@ def is_plain() -> bool:
 class SelectionRound:
     """One selection. Create it first in its transaction: it waits for the limits and counts the active jobs."""
 
-    def __init__(self, connection: Any, wanted: Filter, *, remote: bool = False, index: Filter | None = None) -> None:
+    def __init__(self, connection: Any, wanted: Filter, index: Filter | None = None, *, remote: bool = False) -> None:
         """Prepare a round over ready jobs that are `wanted`. `index` is the condition that an index starts with."""
         self._connection, self._remote = connection, remote
         self._index = index or Filter()
@@ -121,6 +121,8 @@ class SelectionRound:
     def _find_candidates(self, count: int, full: Sequence[Limit]) -> list[ReadyJob]:
         """Find ready jobs under no full limit: in a window first; if these are too few, flow by flow."""
         wanted = self._wanted & exclude_limits(full)
+        if self._remote and not self._index.sql:  # no index has the ready jobs of several addons in dispatch order
+            return find_across_flows(self._connection, count, wanted, remote=True)
         index = Filter("remote" if self._remote else "NOT remote") & self._index
         jobs = find_in_window(self._connection, count, index, wanted)
         return jobs if len(jobs) == count else find_across_flows(self._connection, count, wanted, remote=self._remote)

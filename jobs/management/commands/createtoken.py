@@ -21,6 +21,8 @@ class Command(base.CliCommand):
         tenant.add_argument("--all-tenants", action="store_true", help="For the jobs of every tenant.")
         scopes = f"Any of {', '.join(SCOPES)}, with commas (default: {','.join(tokens.DEFAULT_SCOPES)})."
         parser.add_argument("--scopes", action="append", help=scopes)
+        addon = "The addon that its scope work is for; may be repeated (default: every addon)."
+        parser.add_argument("--addon", action="append", help=addon)
         parser.add_argument("--expires", metavar="DURATION", help="Its lifetime, e.g. 90d.")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -28,6 +30,7 @@ class Command(base.CliCommand):
             options["name"],
             tenant=None if options["all_tenants"] else options["tenant"],
             scopes=base.parse_names(options["scopes"], "--scopes") or tokens.DEFAULT_SCOPES,
+            addons=options["addon"],
             lifetime=None if options["expires"] is None else base.parse_duration(options["expires"], "--expires"),
             actor=base.current_actor(),
         )
