@@ -29,7 +29,7 @@ def number_duplicate_names(apps: Any, schema_editor: Any) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobscheduler_jobs", "0002_invariants")]
+    dependencies = [("jobscheduler_jobs", "0004_template_overridable")]
 
     operations = [
         migrations.AddField(

@@ -4,7 +4,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("jobscheduler_jobs", "0002_invariants")]
+    dependencies = [("jobscheduler_jobs", "0003_direct_call_bounds")]
 
     operations = [
         migrations.AddField(

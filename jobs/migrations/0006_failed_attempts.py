@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("jobscheduler_jobs", "0002_invariants"),
+        ("jobscheduler_jobs", "0005_token_rights"),
     ]
 
     operations = [
