@@ -18,6 +18,7 @@ from jobs.services import tokens
 from jobs.services.permissions import OPERATIONS, list_grantable_scopes
 from tests.api.routes import Route, create_objects, list_routes
 from tests.factories import JobFactory, JobTemplateFactory, ScheduleFactory
+from tests.sample_app import job_types  # noqa: F401 — registers the types
 from tests.support.admin_pages import get_list_url
 from tests.support.admin_users import log_in
 
@@ -97,7 +98,7 @@ def test_a_scope_takes_every_permission_that_a_session_needs_for_its_operations(
 def test_read_takes_every_view_permission_of_the_api_and_the_payload() -> None:
     names = {"view_job", "view_jobrun", "view_jobgroup", "view_jobtemplate", "view_target", "view_worker"}
     names |= {"view_concurrencylimit", "view_schedule", "view_schedulefire"}
-    names |= {"view_webhookendpoint", "view_webhookdelivery", "view_payload"}
+    names |= {"view_webhookendpoint", "view_webhookdelivery", "view_lease", "view_payload"}
     assert find_permissions("read") == names
 
 
