@@ -43,12 +43,14 @@ def serialize_job(row: Job) -> dict[str, Any]:
         "retried_by": None if retry is None else str(retry.pk),
         "lease": None if row.lease_owner is None else {"owner": row.lease_owner, **times},
         "run": None if run_row is None else serialize_run(run_row),
+        **mark_truncated(row),
     }
 
 
 def serialize_run(row: JobRun) -> dict[str, Any]:
     columns = ("job_id", "status", "started_at", "finished_at", "exit_code", "error", "worker")
-    return {"id": str(row.job_id), **serialize_columns(row, columns), "artifacts": redact(row.artifacts)}
+    document = {"id": str(row.job_id), **serialize_columns(row, columns), "artifacts": redact(row.artifacts)}
+    return {**document, **mark_truncated(row)}
 
 
 def serialize_event(row: JobEvent) -> dict[str, Any]:
@@ -58,6 +60,7 @@ def serialize_event(row: JobEvent) -> dict[str, Any]:
         "to": row.to_status,
         "actor": {"kind": row.actor_kind, "name": row.actor_name},
         "data": redact(row.data),
+        **mark_truncated(row),
     }
 
 
@@ -86,6 +89,7 @@ def serialize_template(row: JobTemplate) -> dict[str, Any]:
         "resource": row.resource or None,
         "params": redact(row.params),
         "retry_policy": {name: row.retry_policy.get(name) for name in RETRY_POLICY_FIELDS},
+        **mark_truncated(row),
     }
 
 
@@ -126,6 +130,11 @@ def serialize_columns(row: object, names: Iterable[str]) -> dict[str, Any]:
         elif isinstance(value, UUID):
             document[name] = str(value)
     return document
+
+
+def mark_truncated(row: object) -> dict[str, bool]:
+    """Return the field that tells that a list left out payload of this row (see `jobs.models.payload`)."""
+    return {"truncated": True} if getattr(row, "is_truncated", False) else {}
 
 
 def format_time(value: datetime | None) -> str | None:

@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db import DatabaseError
-from django.db.models import F, Func, IntegerField, TextField, Value
-from django.db.models.functions import Cast, Coalesce
+from django.db.models import Value
+from django.db.models.functions import Coalesce
 
 from jobs import serializers
 from jobs.actors import SCHEDULER
@@ -18,6 +18,7 @@ from jobs.api import serializers as api_serializers
 from jobs.api.auth import Principal
 from jobs.api.responses import encode_json
 from jobs.models import Job, JobEvent, JobGroup
+from jobs.models.expressions import JsonBytes
 from jobs.services import groups
 from jobs.states import EventKind
 from webhooks import events
@@ -30,24 +31,11 @@ MAX_MEMBERS = 200
 _PRINCIPAL = Principal(SCHEDULER)
 
 
-class PayloadBytes(Func):
-    """The bytes of a JSON column, counted by the database."""
-
-    function = "OCTET_LENGTH"
-    output_field = IntegerField()
-
-    def __init__(self, column: str) -> None:
-        super().__init__(Cast(F(column), TextField()))
-
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))", **context)
-
-
 def count_payload_bytes(job_ids: Iterable[UUID]) -> dict[UUID, int]:
     """Count the bytes of params and artifacts of each job, without reading them."""
-    artifacts = Coalesce(PayloadBytes("run__artifacts"), Value(0))
+    artifacts = Coalesce(JsonBytes("run__artifacts"), Value(0))
     rows = Job.objects.filter(pk__in=set(job_ids)).order_by()
-    return dict(rows.annotate(size=PayloadBytes("params") + artifacts).values_list("pk", "size"))
+    return dict(rows.annotate(size=JsonBytes("params") + artifacts).values_list("pk", "size"))
 
 
 def build_bodies(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int, bytes]:
@@ -137,7 +125,7 @@ def _read_jobs(job_ids: Iterable[UUID], *, with_payload: bool = True) -> list[Jo
     ids = list(job_ids)
     if not ids:
         return []
-    rows: Any = api_serializers.select_job_relations(Job.objects.all()).filter(pk__in=ids).defer("template__params")
+    rows: Any = api_serializers.select_job_relations(Job.objects.all()).filter(pk__in=ids)
     if with_payload:
         return list(rows)
     jobs = list(rows.defer("params", "run__artifacts"))

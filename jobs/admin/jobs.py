@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.contrib.admin import ModelAdmin
 from django.contrib.admin.utils import unquote
-from django.db.models import F, Func, IntegerField, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
@@ -38,6 +38,7 @@ from jobs.admin.formatting import (
 from jobs.admin.job_actions import JobActionAdmin
 from jobs.admin.screens import screen
 from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
+from jobs.models.expressions import JsonBytes
 from jobs.models.job import STATUS_LABELS
 from jobs.payload_visibility import hide_in_job
 from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, TERMINAL, Status
@@ -219,20 +220,10 @@ class JobAdmin(JobActionAdmin):
         return None if retry is None else link(self.admin_site, Job, retry.pk)
 
 
-class StoredSize(Func):
-    """The size of a JSON column in bytes, without reading its value."""
-
-    function = "pg_column_size"
-    output_field = IntegerField()
-
-    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
-        return super().as_sql(compiler, connection, function="length", **context)
-
-
 def _load_params(jobs: list[Job]) -> dict[UUID, str]:
     """Return each job's params in one line. Large ones are not read; secrets are masked before a text is cut."""
     rows = Job.objects.filter(pk__in=[job.pk for job in jobs]).order_by()
-    small = rows.annotate(size=StoredSize(F("params"))).filter(size__lte=MAX_PARAMS_BYTES)
+    small = rows.annotate(size=JsonBytes("params")).filter(size__lte=MAX_PARAMS_BYTES)
     lines = {pk: first_line(format_json(params, indent=None), 80) for pk, params in small.values_list("pk", "params")}
     return {job.pk: lines.get(job.pk, _now("(long params)")) for job in jobs}
 

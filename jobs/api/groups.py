@@ -20,6 +20,7 @@ from jobs.api.schemas import Id, Out, Page, Time, enum_schema
 from jobs.api.serializers import select_job_relations, serialize_jobs
 from jobs.conf import conf
 from jobs.models import FailureMode, GroupMode, GroupStatus, JobGroup
+from jobs.models.payload import JOB_PAYLOAD, read_by_id
 from jobs.services import groups
 from jobs.states import Status
 from jobs.validation import fields
@@ -132,7 +133,9 @@ def _apply_action(service: Any, request: ApiRequest, group_id: str, body: VerbIn
 
 
 def _serialize_group(row: JobGroup, principal: Principal) -> dict[str, Any]:
-    latest_attempts = select_job_relations(groups.get_latest_attempts(row.pk))[:MAX_SHOWN_JOBS]
+    members = groups.get_latest_attempts(row.pk)
+    ids = list(members.values_list("pk", flat=True)[:MAX_SHOWN_JOBS])
+    latest_attempts = read_by_id(select_job_relations(members), ids, JOB_PAYLOAD)
     document = serializers.serialize_group(row, _merge_dispatching(groups.count_progress([row.pk])[row.pk]))
     return {**document, "jobs": serialize_jobs(latest_attempts, principal)}
 

@@ -27,12 +27,13 @@ from jobs.api.job_schemas import SHOWN_STATUSES
 from jobs.api.pagination import CursorKey, IdPage, Order, Paged, paginate_ids
 from jobs.api.request_params import each_validated_by, one_of, parse_id, validated_by
 from jobs.api.schemas import ID_SCHEMA, enum_schema
-from jobs.api.serializers import read_jobs
+from jobs.api.serializers import select_job_relations, serialize_jobs
 from jobs.errors import InvalidInput, NotFound
 from jobs.ids import min_id_at
 from jobs.models import DISPATCH_ORDER, Job, JobRun
 from jobs.models.expressions import has_tag, has_tag_prefix, sql_literals
 from jobs.models.job import RARE_STATUSES, JobQuerySet
+from jobs.models.payload import JOB_PAYLOAD
 from jobs.states import ACTIVE, RUN_STATUSES, Status
 from jobs.validation import fields
 
@@ -75,12 +76,13 @@ class RunFilters(Paged):
 def read_job_page(principal: Principal, operation: str, query: Paged, filters: JobFilters) -> dict[str, Any]:
     """Return one page of jobs and the cursor of the next. `query` is as given, `filters` selects the jobs."""
 
-    def read_ids(after: CursorKey | None) -> IdPage:
+    def read_ids(after: CursorKey | None, limit: int) -> IdPage:
         if filters.order == "queue":
-            return _read_queue_page(principal, filters, after)
-        return read_newest(build_scans(principal, filters), after, filters.limit)
+            return _read_queue_page(principal, filters, after, limit)
+        return read_newest(build_scans(principal, filters), after, limit)
 
-    return paginate_ids(principal, operation, query, read_ids, lambda ids: read_jobs(ids, principal))
+    rows, serialize = select_job_relations(Job.objects.all()), partial(serialize_jobs, principal=principal)
+    return paginate_ids(principal, operation, query, read_ids, rows, JOB_PAYLOAD, serialize)
 
 
 def build_scans(principal: Principal, filters: JobFilters, statuses: list[str] | None = None) -> list[IndexScan]:
@@ -240,7 +242,7 @@ def _merge_results(results: Sequence[tuple[list[UUID], UUID | None]], limit: int
     return complete[:limit], None if bound is None else [str(bound)]
 
 
-def _read_queue_page(principal: Principal, filters: JobFilters, after: CursorKey | None) -> IdPage:
+def _read_queue_page(principal: Principal, filters: JobFilters, after: CursorKey | None, limit: int) -> IdPage:
     """Return one page in dispatch order."""
     if filters.status not in (None, [Status.QUEUED]):
         raise InvalidInput(["query", "order"], _("order=queue lists QUEUED jobs only"), "order")
@@ -248,7 +250,7 @@ def _read_queue_page(principal: Principal, filters: JobFilters, after: CursorKey
         return [], None
     condition = Q(status=Status.QUEUED) & _unindexed_condition(filters) & (_selective_condition(filters) or Q())
     waiting = Job.objects.filter(status__in=sql_literals((Status.PENDING, Status.QUEUED)))
-    tenant, limit = principal.tenant or filters.tenant, filters.limit
+    tenant = principal.tenant or filters.tenant
     tenants = _list_waiting_tenants() if tenant is None else [tenant]
     queues = [waiting.filter(tenant=name) for name in tenants] if len(tenants) <= MAX_MERGED_QUEUES else [waiting]
     ids, next_key = _scan_queues(queues, condition, after, limit, FIRST_SCAN_FACTOR * limit)

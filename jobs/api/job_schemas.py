@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
 from jobs.actors import ActorKind
 from jobs.api import field_schemas as f
 from jobs.api.request_params import OptionalJsonBody, RequestBody, body_config
-from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, Truncated, enum_schema
 from jobs.states import RUN_STATUSES, EventKind, Status, StopMode
 
 REASON_CODES = (
@@ -51,6 +51,7 @@ class JobRunOut(Out):
     )
     artifacts: JsonObject | None = Field(description="Null without the permission to view payloads.")
     worker: str
+    truncated: Truncated = False
 
 
 class WebhooksOut(Out):
@@ -112,6 +113,7 @@ class JobOut(Out):
     lease: LeaseOut | None
     run: JobRunOut | None
     webhooks: WebhooksOut
+    truncated: Truncated = False
 
 
 class ActorOut(Out):
@@ -130,6 +132,7 @@ class EventOut(Out):
     reason: str
     actor: ActorOut
     data: Any
+    truncated: Truncated = False
 
 
 class LogOut(Out):

@@ -27,6 +27,7 @@ from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
 from jobs.explain import explain
 from jobs.models import Job, JobEvent, JobLog, JobRun
+from jobs.models.payload import EVENT_PAYLOAD, RUN_PAYLOAD
 from jobs.redaction import restore
 from jobs.services import jobs as job_services
 from jobs.services.permissions import VIEW_PAYLOAD
@@ -65,7 +66,9 @@ def jobs_create_many(request: ApiRequest, body: Annotated[schemas.JobsIn, BulkJs
     """Each entry has the fields of `POST /jobs`, idempotency keys included. If one is invalid, none is submitted."""
     if not isinstance(body.jobs, list):
         raise InvalidInput("jobs", _("must be a list"), "list_type")
-    items: list[Any] = list(body.jobs)
+    items: list[Any] = body.jobs
+    if len(items) > conf.API_BULK_LIMIT:  # before anything is copied
+        raise InvalidInput("jobs", _("has more than %d entries") % conf.API_BULK_LIMIT, "too_long")
     request.auth.require_template_permission(items)
     for index, item in enumerate(items):
         try:
@@ -73,7 +76,7 @@ def jobs_create_many(request: ApiRequest, body: Annotated[schemas.JobsIn, BulkJs
                 items[index] = {**item, "tenant": request.auth.resolve_tenant(item.get("tenant"))}
         except InvalidInput as error:
             raise error.with_prefix("jobs", index) from None
-    ids = job_services.enqueue_many(items, actor=request.auth.actor, limit=conf.API_BULK_LIMIT)
+    ids = job_services.enqueue_many(items, actor=request.auth.actor)
     return json_response({"count": len(ids), "ids": [str(job_id) for job_id in ids]}, 201)
 
 
@@ -181,8 +184,8 @@ def jobs_events(request: ApiRequest, job_id: Id, query: Annotated[Paged, StrictQ
     pk = request.auth.require_job_id(job_id)
     rows, order = JobEvent.objects.filter(job_id=pk), Order(JobEvent, ("id",))
     serialize = partial(serialize_event, principal=request.auth)
-    page = paginate(request.auth, "jobs_events", query, rows, order, serialize, parent=pk)
-    return json_response(page)
+    options: Any = {"parent": pk, "payload": EVENT_PAYLOAD}
+    return json_response(paginate(request.auth, "jobs_events", query, rows, order, serialize, **options))
 
 
 @router.get(
@@ -219,13 +222,13 @@ def jobs_explain(request: ApiRequest, job_id: Id) -> HttpResponse:
 def job_runs_list(request: ApiRequest, query: Annotated[RunFilters, StrictQuery()]) -> HttpResponse:
     """Newest job first. A page may be shorter than `limit` while `next_cursor` is there."""
     principal = request.auth
-    read_ids = partial(read_newest, build_run_scans(principal, query), limit=query.limit)
+    read_ids = partial(read_newest, build_run_scans(principal, query))
 
-    def serialize(ids: list[UUID]) -> list[dict[str, Any]]:
-        runs = JobRun.objects.in_bulk(ids)
-        return [serialize_run(runs[run_id], principal) for run_id in ids if run_id in runs]
+    def serialize(runs: list[JobRun]) -> list[dict[str, Any]]:
+        return [serialize_run(run, principal) for run in runs]
 
-    return json_response(paginate_ids(principal, "job_runs_list", query, read_ids, serialize))
+    page = paginate_ids(principal, "job_runs_list", query, read_ids, JobRun.objects.all(), RUN_PAYLOAD, serialize)
+    return json_response(page)
 
 
 @runs_router.get("/job-runs/{run_id}", **lookup("job_runs_get", schemas.JobRunOut, "Get a run", permissions=VIEW_RUNS))

@@ -1,6 +1,7 @@
 """Keyset pagination: a cursor holds the key of the last row, so that new rows shift nothing; no count, no offset.
 
-Cursors are signed and valid only for the same list, the same filters and the same tenant.
+Cursors are signed and valid only for the same list, the same filters and the same tenant. Pages are bounded in bytes as
+in rows: see `jobs.models.payload`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from django.utils.translation import gettext as _
 from jobs.api.auth import Principal
 from jobs.api.request_params import QueryParams, integer_between, validated_by
 from jobs.errors import InvalidInput
+from jobs.models.payload import count_fitting, may_exceed_page, read_by_id, read_small
 from jobs.validation import fields as validation
 
 DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE = 50, 500
@@ -86,13 +88,19 @@ def paginate(
     serialize: Serializer,
     *,
     parent: Any = None,
+    payload: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return one page of `rows` and the cursor of the next. `parent` is the id of the object that has the list."""
+    """Return one page of `rows` and the cursor of the next. `parent` is the id of the object that has the list.
+
+    `payload` names the columns that may be large.
+    """
     scope = hash_cursor_scope(operation, principal.tenant, {**query.given_fields(), "of": parent})
     if query.cursor is not None:
         rows = rows.filter(order.condition_after(order.parse_cursor_key(parse_cursor(query.cursor, scope))))
-    page = list(rows.order_by(*order.fields)[: query.limit + 1])
-    return _build_page(page, query.limit, scope, order.get_cursor_key, serialize)
+    rows, limit = rows.order_by(*order.fields), query.limit
+    if may_exceed_page(limit, payload):
+        limit = count_fitting(rows, list(rows.values_list("pk", flat=True)[:limit]), payload) or limit
+    return _build_page(read_small(rows, payload, limit + 1), limit, scope, order.get_cursor_key, serialize)
 
 
 def paginate_list(
@@ -122,13 +130,22 @@ def paginate_ids(
     principal: Principal,
     operation: str,
     query: Paged,
-    read_ids: Callable[[CursorKey | None], IdPage],
-    serialize: Callable[[list[UUID]], list[dict[str, Any]]],
+    read_ids: Callable[[CursorKey | None, int], IdPage],
+    rows: QuerySet[Any],
+    payload: Sequence[str],
+    serialize: Callable[[list[Any]], list[dict[str, Any]]],
 ) -> dict[str, Any]:
-    """Same as `paginate`, for an index scan: `read_ids` returns the ids after a key, and the key of the next page."""
+    """Same as `paginate`, for an index scan: `read_ids` returns so many ids after a key, and the key of the next page.
+
+    `rows` are the rows that the ids are of, `serialize` gets those of the page.
+    """
     scope = hash_cursor_scope(operation, principal.tenant, query.given_fields())
-    ids, next_key = read_ids(None if query.cursor is None else parse_cursor(query.cursor, scope))
-    return {"items": serialize(ids), "next_cursor": None if next_key is None else sign_cursor(scope, next_key)}
+    after = None if query.cursor is None else parse_cursor(query.cursor, scope)
+    ids, next_key = read_ids(after, query.limit)
+    if (fitting := count_fitting(rows, ids, payload)) < len(ids):
+        ids, next_key = read_ids(after, fitting)
+    items = serialize(read_by_id(rows, ids, payload, fitting))
+    return {"items": items, "next_cursor": None if next_key is None else sign_cursor(scope, next_key)}
 
 
 def hash_cursor_scope(operation: str, tenant: str | None, params: dict[str, Any]) -> str:

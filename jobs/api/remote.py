@@ -31,14 +31,15 @@ from jobs.api.request_params import (
     validated_by,
 )
 from jobs.api.responses import etag_response, json_response
-from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, Truncated, enum_schema
 from jobs.conf import conf
 from jobs.errors import NotFound
 from jobs.models import Job
+from jobs.models.payload import PARAMS, read_by_id
 from jobs.payload_visibility import get_public_reason
 from jobs.policies.admission import Denied
 from jobs.redaction import redact
-from jobs.serializers import format_time, serialize_columns
+from jobs.serializers import format_time, mark_truncated, serialize_columns
 from jobs.services import jobs as job_services
 from jobs.services import remote
 from jobs.services.remote import REMOTE_STATES, RemoteStart
@@ -186,6 +187,7 @@ class IntentOut(Out):
         description="DISPATCHING: when the offer expires unless a worker starts the job."
     )
     reason: str
+    truncated: Truncated = False
 
 
 class IntentPage(Page[IntentOut]):
@@ -274,13 +276,9 @@ def queue_list(request: ApiRequest, query: Annotated[IntentFilters, StrictQuery(
     principal = request.auth
     statuses = [str(status) for status, state in REMOTE_STATES.items() if state == query.state]
     filters = JobFilters.model_construct(addon_id=query.addon_id)
-    read_ids = partial(read_newest, build_scans(principal, filters, statuses), limit=query.limit)
-
-    def serialize(ids: list[UUID]) -> list[dict[str, Any]]:
-        rows = {row.pk: row for row in principal.visible_jobs().filter(pk__in=ids)}
-        return _serialize_intents([rows[job_id] for job_id in ids if job_id in rows], principal)
-
-    return json_response(paginate_ids(principal, "queue_list", query, read_ids, serialize))
+    read_ids = partial(read_newest, build_scans(principal, filters, statuses))
+    rows, serialize = principal.visible_jobs().defer("checkpoint"), partial(_serialize_intents, principal=principal)
+    return json_response(paginate_ids(principal, "queue_list", query, read_ids, rows, PARAMS, serialize))
 
 
 @router.get(f"{QUEUE}/jobs/{{job_id}}", **lookup("queue_get", IntentOut, "Get a job intent"))
@@ -307,12 +305,13 @@ def queue_cancel(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpRespo
 def queue_dispatchable(request: ApiRequest, query: Annotated[Poll, StrictQuery()]) -> HttpResponse:
     """Reserves up to `limit` jobs of the addon, within targets, limits and admission; after them it lists earlier
     offers to the addon that no worker has started yet. Offers expire: request as many as you can start, and start them
-    in this order."""
+    in this order. An offer may be without its payload (`truncated`): the response to the start has all of it."""
     principal, addons = request.auth, request.auth.require_token().addons
     if query.addon_id:
         principal.require_addon(query.addon_id)
         addons = [query.addon_id]
-    rows = remote.list_dispatchable(addons, tenant=principal.tenant, limit=query.limit)
+    ids = remote.list_dispatchable(addons, tenant=principal.tenant, limit=query.limit)
+    rows = read_by_id(Job.objects.defer("checkpoint"), ids, PARAMS)
     return json_response({"items": _serialize_intents(rows, principal, for_worker=True), "next_cursor": None})
 
 
@@ -406,7 +405,8 @@ def _serialize_intents(rows: list[Job], principal: Principal, *, for_worker: boo
 
 
 def _serialize_intent(row: Job, start: RemoteStart | None, principal: Principal, for_worker: bool) -> dict[str, Any]:
-    masked = redact(row.params) if principal.can_view_payload and not for_worker else None
+    may_view = principal.can_view_payload or for_worker
+    payload = row.params if for_worker else redact(row.params) if may_view else None
     return {
         "job_id": str(row.pk),
         **serialize_columns(row, INTENT_COLUMNS),
@@ -416,5 +416,6 @@ def _serialize_intent(row: Job, start: RemoteStart | None, principal: Principal,
         "lease_id": None if start is None else str(start.lease_id),
         "pid": None if start is None else start.pid,
         "reason": row.status_reason if principal.can_view_payload else get_public_reason(row),
-        "payload": row.params if for_worker else masked,
+        "payload": payload,
+        **(mark_truncated(row) if may_view else {}),
     }

@@ -25,6 +25,13 @@ class Out(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+# True, or absent.
+Truncated = Annotated[
+    bool,
+    Field(description="In lists, payload that is too large for them is null and this is true: get the object itself."),
+]
+
+
 class ErrorOut(Out):
     loc: list[str | int] = Field(description="Location: body, query, header or path, then the path to the field.")
     msg: str

@@ -17,8 +17,11 @@ from jobs.states import Status
 
 NO_WEBHOOKS = {"pending": 0, "delivered": 0, "failed": 0}
 
-# Only the id of the next attempt is shown.
-_DEFERRED = [f"retried_by__{field.name}" for field in Job._meta.concrete_fields if field.name not in ("id", "retry_of")]
+# Only the id of the next attempt and the name of the template are shown.
+_DEFERRED = [
+    *(f"retried_by__{field.name}" for field in Job._meta.concrete_fields if field.name not in ("id", "retry_of")),
+    *(f"template__{name}" for name in ("params", "retry_policy", "tags")),
+]
 
 
 def serialize_jobs(rows: Iterable[Job], principal: Principal) -> list[dict[str, Any]]:
@@ -36,9 +39,9 @@ def _serialize_job(row: Job, principal: Principal) -> dict[str, Any]:
     if document["status"] == Status.DISPATCHING:
         document["status"] = str(Status.QUEUED)
     if not principal.can_view_payload:
-        document["params"] = None
+        document = hide_payload(document, "params")
         if document["run"] is not None:
-            document["run"]["artifacts"] = None
+            document["run"] = hide_payload(document["run"], "artifacts")
     return document
 
 
@@ -47,7 +50,12 @@ def serialize_run(row: JobRun, principal: Principal) -> dict[str, Any]:
     if not principal.can_view_payload:
         hide_in_run(row)
     document = serializers.serialize_run(row)
-    return document if principal.can_view_payload else {**document, "artifacts": None}
+    return document if principal.can_view_payload else hide_payload(document, "artifacts")
+
+
+def hide_payload(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the document for a principal that may not see this field."""
+    return {**{key: value for key, value in document.items() if key != "truncated"}, name: None}
 
 
 def serialize_event(row: JobEvent, principal: Principal) -> dict[str, Any]:
@@ -63,13 +71,6 @@ def read_job(job_id: UUID, principal: Principal) -> dict[str, Any]:
     if row is None:
         raise NotFound(f"There is no job {job_id}.")
     return serialize_jobs([row], principal)[0]
-
-
-def read_jobs(ids: Iterable[UUID], principal: Principal) -> list[dict[str, Any]]:
-    """Return the documents of jobs in the order of their ids, without those that were pruned meanwhile."""
-    job_ids = list(ids)
-    rows = {row.pk: row for row in select_job_relations(Job.objects.all()).filter(pk__in=job_ids)}
-    return serialize_jobs((rows[job_id] for job_id in job_ids if job_id in rows), principal)
 
 
 def select_job_relations(jobs: JobQuerySet) -> JobQuerySet:

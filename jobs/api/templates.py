@@ -18,9 +18,11 @@ from jobs.api.operations import action, lookup, operation
 from jobs.api.pagination import Order, Paged, paginate
 from jobs.api.request_params import JsonBody, OptionalJsonBody, RequestBody, StrictQuery, body_config, validated_by
 from jobs.api.responses import empty_response, etag_response, json_response
-from jobs.api.schemas import Id, JsonObject, Out, Page, Time
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, Truncated
+from jobs.api.serializers import hide_payload
 from jobs.conf.rules import YEAR_SEC
 from jobs.models import JobTemplate
+from jobs.models.payload import PARAMS
 from jobs.services import templates
 from jobs.validation import fields
 
@@ -65,6 +67,7 @@ class TemplateOut(Out):
     cost_units: int | None
     tags: list[str]
     created_at: Time
+    truncated: Truncated = False
 
 
 class TemplateEdits(RequestBody):
@@ -111,7 +114,7 @@ def templates_list(request: ApiRequest, query: Annotated[TemplateFilters, Strict
     filters = {name: value for name in ("tenant", "name", "job_type") if (value := getattr(query, name)) is not None}
     rows = templates.filter_by_tenant(request.auth.tenant).filter(**filters)
     serialize = partial(_serialize_template, principal=request.auth)
-    return json_response(paginate(request.auth, "templates_list", query, rows, NEWEST_FIRST, serialize))
+    return json_response(paginate(request.auth, "templates_list", query, rows, NEWEST_FIRST, serialize, payload=PARAMS))
 
 
 @router.post(
@@ -172,4 +175,4 @@ def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, O
 
 def _serialize_template(row: JobTemplate, principal: Principal) -> dict[str, Any]:
     document = serializers.serialize_template(row)
-    return document if principal.can_view_payload else {**document, "params": None}
+    return document if principal.can_view_payload else hide_payload(document, "params")

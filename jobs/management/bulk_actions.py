@@ -21,6 +21,7 @@ from jobs.management import base
 from jobs.models import Job
 from jobs.models.expressions import has_tag
 from jobs.models.job import JobQuerySet
+from jobs.models.payload import JOB_PAYLOAD, read_small
 from jobs.refusal_text import describe_error, describe_later_attempt, describe_refusal
 from jobs.services import jobs as job_services
 from jobs.states import LIVE, OPERATOR_VERBS, TRANSITIONS, DryRun, JobFacts, Refusal, Status
@@ -101,13 +102,14 @@ class Selection:
         oldest_id: UUID | None = None if is_bounded else newest[SCAN_LIMIT : SCAN_LIMIT + 1].first()
         if oldest_id is not None:
             rows = rows.filter(pk__gte=oldest_id)
-        jobs = list(rows[: self.limit])
+        rows = rows.defer("checkpoint", "retried_by__params", "retried_by__checkpoint")
+        jobs = read_small(rows, JOB_PAYLOAD, self.limit)
         return jobs, oldest_id is not None and len(jobs) < (self.limit or MAX_JOBS)
 
     def iterate_chunks(self, statuses: frozenset[Status]) -> Iterator[list[Job]]:
         """Yield the jobs in chunks, oldest first, without those that are submitted meanwhile."""
         rows = self.jobs().filter(status__in=sorted(statuses), pk__lt=ids.uuid7()).order_by("pk")
-        last, left = MIN_ID, self.limit or MAX_JOBS
+        rows, last, left = rows.defer("params", "checkpoint"), MIN_ID, self.limit or MAX_JOBS
         while left and (chunk := list(rows.filter(pk__gt=last)[: min(CHUNK_SIZE, left)])):
             yield chunk
             last, left = chunk[-1].pk, left - len(chunk)

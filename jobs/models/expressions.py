@@ -1,4 +1,4 @@
-"""Query expressions: literals in the SQL text, times, and conditions on tags.
+"""Query expressions: literals in the SQL text, times, sizes of JSON, and conditions on tags.
 
 SQLite uses a partial index only if the query repeats the index's condition literally; placeholders do not match it.
 `status__in=sql_literals(sorted(ACTIVE))` uses the index that `status__in=sorted(ACTIVE)` cannot use.
@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import BooleanField, F, Func, Q, Value
-from django.db.models.functions import Now
+from django.db.models import BooleanField, F, Func, IntegerField, Q, TextField, Value
+from django.db.models.functions import Cast, Now
 
 from jobs import db
 
@@ -39,6 +39,22 @@ def from_now(seconds: float) -> Any:
 def sql_literals(values: Iterable[int | str]) -> list[Any]:
     """Return the values as literals, for a lookup such as `status__in`."""
     return [SqlLiteral(value) for value in values]
+
+
+class JsonBytes(Func):
+    """The bytes of a JSON column as text, counted by the database.
+
+    Not `pg_column_size`: PostgreSQL compresses a megabyte of equal values to a few kilobytes.
+    """
+
+    function = "OCTET_LENGTH"
+    output_field = IntegerField()
+
+    def __init__(self, column: str) -> None:
+        super().__init__(Cast(F(column), TextField()))
+
+    def as_sqlite(self, compiler: Any, connection: Any, **context: Any) -> Any:
+        return self.as_sql(compiler, connection, template="LENGTH(CAST(%(expressions)s AS BLOB))", **context)
 
 
 class _HasTag(Func):

@@ -86,15 +86,15 @@ def submit(body: Mapping[str, Any], *, actor: Actor) -> job_services.SubmitResul
         raise _rename_error_fields(error) from None
 
 
-def list_dispatchable(addons: Sequence[str] | None, *, tenant: str | None, limit: int) -> list[Job]:
-    """Offer up to `limit` jobs of these addons; None: of all, and of none. Return them, then the earlier offers.
+def list_dispatchable(addons: Sequence[str] | None, *, tenant: str | None, limit: int) -> list[UUID]:
+    """Offer up to `limit` jobs of these addons; None: of all, and of none. Return their ids, then the earlier offers'.
 
     Another worker of the addon is about to start the earlier offers, so they come last.
     """
     runner.run_before_offers()
     offers.record_poll(addons, tenant, limit)
     new = offers.offer_jobs(addons, tenant, limit)
-    earlier = offers.offered_jobs(addons, tenant).exclude(pk__in=[job.pk for job in new])
+    earlier = offers.offered_jobs(addons, tenant).exclude(pk__in=new).values_list("pk", flat=True)
     return [*new, *earlier[:EARLIER_OFFER_LIMIT]]
 
 

@@ -47,7 +47,8 @@ def get_oldest_waiting_job() -> Job | None:
 
 def running_jobs() -> JobQuerySet:
     """Return the running jobs, the one that started first at the top."""
-    return Job.objects.running().select_related("run").order_by("run__started_at")
+    running = Job.objects.running().select_related("run").order_by("run__started_at")
+    return running.defer("params", "checkpoint", "run__artifacts")
 
 
 def blocking_jobs() -> JobQuerySet:

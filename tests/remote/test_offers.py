@@ -369,3 +369,13 @@ def test_an_idle_poll_writes_nothing(remote: RemoteClient) -> None:
         assert remote.poll() == []
     writes = [statement["sql"] for statement in captured if not statement["sql"].lstrip().startswith("SELECT")]
     assert writes == []
+
+
+def test_a_tenant_has_a_bounded_number_of_pollers(remote: RemoteClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offers, "MAX_POLLERS", 2)
+    for addon in ("a", "b", "c", "a"):
+        RemoteClient(remote.api, addon=addon).poll()
+    assert set(Poller.objects.values_list("addon_id", flat=True)) == {"a", "b"}
+    unrecorded = RemoteClient(remote.api, addon="c")
+    job_id = unrecorded.submit()
+    assert unrecorded.poll_ids() == [job_id]  # its polls get offers all the same

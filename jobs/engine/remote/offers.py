@@ -32,6 +32,7 @@ logger = logging.getLogger("jobs.engine.remote.offers")
 LONGEST_BACKOFF_SEC = 600.0
 EXPIRE_BATCH_SIZE = 500
 POLLER_RETENTION = timedelta(days=1)
+MAX_POLLERS = 1000  # of one tenant; others get offers when they poll, but none in between
 
 
 Addons = Sequence[str] | None  # None: every addon, and jobs without one
@@ -43,8 +44,8 @@ def offered_jobs(addons: Addons, tenant: str | None) -> JobQuerySet:
     return _filter_jobs(reserved, addons, tenant)
 
 
-def offer_jobs(addons: Addons, tenant: str | None, limit: int) -> list[Job]:
-    """Reserve up to `limit` ready jobs of these addons, in dispatch order."""
+def offer_jobs(addons: Addons, tenant: str | None, limit: int) -> list[UUID]:
+    """Reserve up to `limit` ready jobs of these addons; return their ids in dispatch order."""
     if limit < 1 or not _has_ready_jobs(addons, tenant):
         return []
     limits.ensure_limits()
@@ -54,10 +55,10 @@ def offer_jobs(addons: Addons, tenant: str | None, limit: int) -> list[Job]:
             selection = SelectionRound(connection, *_build_filters(addons, tenant), remote=True)
             chosen = selection.choose(limit)
             ready = _ready_jobs(addons, tenant).filter(deadlines.can_be_offered(), pk__in=chosen).in_dispatch_order()
-            locked = list(ready.select_for_update(skip_locked=True, of=("self",)))
+            locked = list(ready.select_for_update(skip_locked=True, of=("self",)).defer("params", "checkpoint"))
             selection.record_decisions([job.pk for job in locked])
             reserve_sec = conf.DISPATCH_TIMEOUT_SEC
-            return [lifecycle.offer(job, actor=SCHEDULER, reserve_sec=reserve_sec) for job in locked]
+            return [lifecycle.offer(job, actor=SCHEDULER, reserve_sec=reserve_sec).pk for job in locked]
     except IntegrityError:  # a constraint guards targets, too; the next poll gets the rest
         logger.exception("the database rejected offers to addons %r", addons)
         return []
@@ -97,6 +98,9 @@ def record_poll(addons: Addons, tenant: str | None, limit: int) -> None:
     )
     if recorded.issuperset(names):
         return
+    known = set(pollers.filter(addon_id__in=names).values_list("addon_id", flat=True))
+    if (added := len(names) - len(known)) and pollers.count() + added > MAX_POLLERS:
+        names = sorted(known)
     pollers.bulk_create(
         [Poller(tenant=tenant or "", addon_id=name, most=limit, polled_at=Now()) for name in sorted(names)],
         update_conflicts=True,
