@@ -16,7 +16,8 @@ from jobs.api.pagination import Order, Paged, paginate
 from jobs.api.request_params import JsonBody, StrictQuery
 from jobs.api.responses import empty_response, etag_response, json_response
 from jobs.api.schemas import Id
-from jobs.api.serializers import read_job
+from jobs.api.serializers import hide_payload, read_job
+from jobs.models.payload import PARAMS
 from schedules import history, services
 from schedules.models import Schedule, ScheduleFire
 from schedules.schemas import (
@@ -37,6 +38,7 @@ view_operation = partial(operation, permissions=[f"{APP_LABEL}.view_schedule"])
 admin_operation = partial(operation, scope="admin")
 router = Router(tags=["schedules"])
 NEWEST_FIRST = Order(Schedule, ("-id",))
+_UNUSED = [f"template__{name}" for name in ("params", "retry_policy", "tags")]  # only its name is shown
 LATEST_FIRST = Order(ScheduleFire, ("-fire_time",))  # unique within one schedule
 
 
@@ -48,9 +50,9 @@ def schedules_list(request: ApiRequest, query: Annotated[ScheduleFilters, Strict
     }
     if query.enabled is not None:
         filters["enabled"] = query.enabled == "true"
-    rows = services.of(request.auth.tenant).filter(**filters)
+    rows = services.of(request.auth.tenant).filter(**filters).defer(*_UNUSED)
     serialize = partial(_serialize, principal=request.auth)
-    return json_response(paginate(request.auth, "schedules_list", query, rows, NEWEST_FIRST, serialize))
+    return json_response(paginate(request.auth, "schedules_list", query, rows, NEWEST_FIRST, serialize, payload=PARAMS))
 
 
 @router.post(
@@ -69,7 +71,7 @@ def schedules_create(request: ApiRequest, body: Annotated[ScheduleIn, JsonBody()
     "/schedules/preview", **view_operation("schedules_preview_cron", Preview, summary="Preview a cron expression")
 )
 def schedules_preview_cron(request: ApiRequest, query: Annotated[CronQuestion, StrictQuery()]) -> HttpResponse:
-    """The next due times of an expression that need not be saved."""
+    """The next due times of an expression that need not be saved, within 100 years."""
     return _preview_response(history.preview_cron(query.cron, query.timezone, query.count))
 
 
@@ -140,7 +142,7 @@ def schedules_skip_next(request: ApiRequest, schedule_id: Id, body: ReasonBody) 
     **view_operation("schedules_preview", Preview, problems=[404, 409], summary="Preview the next fires of a schedule"),
 )
 def schedules_preview(request: ApiRequest, schedule_id: Id, query: Annotated[Count, StrictQuery()]) -> HttpResponse:
-    """Of a disabled schedule, those that it would have if it were enabled now."""
+    """Of a disabled schedule, those that it would have if it were enabled now. Within 100 years."""
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
     return _preview_response(history.preview_schedule(schedule, query.count))
 
@@ -172,10 +174,11 @@ def _run_action(request: ApiRequest, service: Callable[..., Schedule], schedule_
     return json_response(_serialize(schedule, principal))
 
 
-def _preview_response(upcoming: list[history.UpcomingFire]) -> HttpResponse:
-    return json_response({"items": [serialize_upcoming(fire) for fire in upcoming]})
+def _preview_response(upcoming: history.UpcomingFires) -> HttpResponse:
+    items = [serialize_upcoming(fire) for fire in upcoming.fires]
+    return json_response({"items": items, "truncated": upcoming.is_truncated})
 
 
 def _serialize(row: Schedule, principal: Principal) -> dict[str, Any]:
     document = serialize_schedule(row)
-    return document if principal.can_view_payload else {**document, "params": None}
+    return document if principal.can_view_payload else hide_payload(document, "params")

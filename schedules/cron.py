@@ -113,14 +113,21 @@ class Cron:
         return None
 
     def _next_on_wall_clock(self, moment: datetime) -> datetime | None:
-        """Search the time up to the next clock change, where local time is linear; then go on from the change."""
-        start, start_local = moment, wall_time(self.zone, moment)
-        while (local := self._next_local_time(start_local)) is not None:
+        """Search the time up to the next clock change, where local time is linear; then go on from the change.
+
+        A search of the calendar is valid for every later start before its result, so that a due time which is decades
+        away is searched once, not once for each clock change on the way.
+        """
+        start, searched_from = moment, wall_time(self.zone, moment)
+        local = self._next_local_time(searched_from)
+        while local is not None:
             due = start + (local - wall_time(self.zone, start))
             change = find_clock_change(self.zone, start, due)
             if change is None:
                 return due.astimezone(UTC)
-            start, start_local = change, wall_time(self.zone, change) - SECOND
+            start, resumed_from = change, wall_time(self.zone, change) - SECOND
+            if not searched_from <= resumed_from < local:
+                searched_from, local = resumed_from, self._next_local_time(resumed_from)
         return None
 
     def _next_local_time(self, local: datetime) -> datetime | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from django.db.models import QuerySet
@@ -25,6 +25,9 @@ from schedules.validation import broken_as_conflict
 
 DELETE_BATCH_SIZE = 500
 MIN_COUNT, MAX_COUNT, DEFAULT_COUNT = 1, 1000, 5  # of upcoming fires
+MAX_UNSAVED_COUNT = 100  # of an expression that is not saved
+HORIZON_YEARS = 100
+HORIZON = timedelta(days=365.25 * HORIZON_YEARS)  # of a preview: the due times of a rare rule are decades apart
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,14 @@ class UpcomingFire:
     note: str | None
 
 
-def preview_schedule(schedule: Schedule, count: int = DEFAULT_COUNT) -> list[UpcomingFire]:
+class UpcomingFires(NamedTuple):
+    """The next fires. Truncated: there are more, later than HORIZON after the first."""
+
+    fires: list[UpcomingFire]
+    is_truncated: bool
+
+
+def preview_schedule(schedule: Schedule, count: int = DEFAULT_COUNT) -> UpcomingFires:
     """Return the next fires; of a disabled schedule, those that it would have if it were enabled now."""
     limit = fields.parse_integer(count, "count", MIN_COUNT, MAX_COUNT)
     if schedule.fires_left is not None:
@@ -78,16 +88,21 @@ def preview_schedule(schedule: Schedule, count: int = DEFAULT_COUNT) -> list[Upc
     with broken_as_conflict():
         trigger = build_trigger(schedule)
         first = schedule.next_fire_at if schedule.enabled else trigger.next_after(clock.now())
-        return _describe_due_times(trigger, get_zone(schedule.timezone), islice(due_times_from(trigger, first), limit))
+        return _preview(trigger, get_zone(schedule.timezone), first, limit)
 
 
-def preview_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT_COUNT) -> list[UpcomingFire]:
+def preview_cron(cron: Any, timezone: Any = "UTC", count: int = DEFAULT_COUNT) -> UpcomingFires:
     """Return the next due times of an expression that need not be saved."""
-    limit = fields.parse_integer(count, "count", MIN_COUNT, MAX_COUNT)
+    limit = fields.parse_integer(count, "count", MIN_COUNT, MAX_UNSAVED_COUNT)
     trigger = Cron(validation.parse_cron(cron), get_zone(validation.parse_timezone(timezone)))
-    first = trigger.next_after(clock.now())
-    return _describe_due_times(trigger, trigger.zone, islice(due_times_from(trigger, first), limit))
+    return _preview(trigger, trigger.zone, trigger.next_after(clock.now()), limit)
 
 
-def _describe_due_times(trigger: Trigger, zone: ZoneInfo, due_times: Iterable[datetime]) -> list[UpcomingFire]:
-    return [UpcomingFire(due, due.astimezone(zone), describe_clock_change(trigger, zone, due)) for due in due_times]
+def _preview(trigger: Trigger, zone: ZoneInfo, first: datetime | None, limit: int) -> UpcomingFires:
+    """Return the first due time, and those within HORIZON of it."""
+    fires: list[UpcomingFire] = []
+    for due in islice(due_times_from(trigger, first), limit):
+        if fires and due - fires[0].fire_at > HORIZON:
+            return UpcomingFires(fires, is_truncated=True)
+        fires.append(UpcomingFire(due, due.astimezone(zone), describe_clock_change(trigger, zone, due)))
+    return UpcomingFires(fires, is_truncated=False)

@@ -10,7 +10,7 @@ from jobs.api import field_schemas as f
 from jobs.api.job_schemas import SHOWN_STATUSES
 from jobs.api.pagination import Paged
 from jobs.api.request_params import QueryParams, RequestBody, body_config, integer_between, one_of, validated_by
-from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
+from jobs.api.schemas import Id, JsonObject, Out, Page, Time, Truncated, enum_schema
 from jobs.conf.rules import YEAR_SEC
 from jobs.validation import fields
 from schedules import cron, history, validation
@@ -29,7 +29,6 @@ def integer_schema(minimum: int, maximum: int) -> dict[str, Any]:
     return {"type": "integer", "minimum": minimum, "maximum": maximum}
 
 
-COUNT = {**integer_schema(history.MIN_COUNT, history.MAX_COUNT), "default": history.DEFAULT_COUNT}
 Cron = Annotated[Any, WithJsonSchema(CRON)]
 Zone = Annotated[Any, WithJsonSchema(ZONE)]
 Every = Annotated[Any, WithJsonSchema(integer_schema(1, validation.MAX_EVERY_SEC))]
@@ -74,6 +73,7 @@ class ScheduleOut(Out):
     source: str = Field(description="Empty, or the origin: `code:…` (declared), `q2:…` (imported from django-q2).")
     edited: bool
     created_at: Time
+    truncated: Truncated = False
 
 
 class FireOut(Out):
@@ -99,6 +99,7 @@ class UpcomingOut(Out):
 
 class Preview(Out):
     items: list[UpcomingOut]
+    truncated: bool = Field(description=f"There are more, but not within {history.HORIZON_YEARS} years.")
 
 
 class SchedulePage(Page[ScheduleOut]):
@@ -154,12 +155,16 @@ class ScheduleFilters(Paged):
     enabled: Annotated[str | None, *validated_by(one_of("true", "false"), enum_schema(["true", "false"]))] = None
 
 
+def _count_param(maximum: int) -> tuple[Any, Any]:
+    schema = {**integer_schema(history.MIN_COUNT, maximum), "default": history.DEFAULT_COUNT}
+    return validated_by(integer_between(history.MIN_COUNT, maximum), schema)
+
+
 class Count(QueryParams):  # a component of the OpenAPI document has this name
-    count: Annotated[int, *validated_by(integer_between(history.MIN_COUNT, history.MAX_COUNT), COUNT)] = (
-        history.DEFAULT_COUNT
-    )
+    count: Annotated[int, *_count_param(history.MAX_COUNT)] = history.DEFAULT_COUNT
 
 
-class CronQuestion(Count):
+class CronQuestion(QueryParams):
     cron: Annotated[str, *validated_by(validation.parse_cron, CRON)]
     timezone: Annotated[str, *validated_by(validation.parse_timezone, {**ZONE, "default": "UTC"})] = "UTC"
+    count: Annotated[int, *_count_param(history.MAX_UNSAVED_COUNT)] = history.DEFAULT_COUNT

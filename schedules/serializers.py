@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.redaction import redact
-from jobs.serializers import format_time, serialize_columns
+from jobs.serializers import format_time, mark_truncated, serialize_columns
 from schedules.history import PastFire, UpcomingFire
 from schedules.models import Schedule
 
@@ -25,6 +25,7 @@ def serialize_schedule(row: Schedule) -> dict[str, Any]:
         **{name: getattr(row, name) or None for name in NULLABLE_COLUMNS},
         "template": None if row.template is None else row.template.name,
         "params": redact(row.params),
+        **mark_truncated(row),
     }
 
 

@@ -156,6 +156,7 @@ class RulePreview:
     zone: str = ""
     problem: str = ""
     upcoming: list[history.UpcomingFire] = field(default_factory=list)
+    is_truncated: bool = False
 
 
 def preview_form(data: Any) -> RulePreview:
@@ -180,7 +181,8 @@ def preview_form(data: Any) -> RulePreview:
 
 def preview_schedule(schedule: Schedule, count: int = history.DEFAULT_COUNT) -> RulePreview:
     """Preview the rule of a schedule; raise BrokenSchedule for an invalid row."""
-    return RulePreview(describe_rule(schedule), schedule.timezone, "", history.preview_schedule(schedule, count))
+    upcoming = history.preview_schedule(schedule, count)
+    return RulePreview(describe_rule(schedule), schedule.timezone, "", *upcoming)
 
 
 OBJECT_ACTIONS = (
@@ -344,7 +346,7 @@ class ScheduleAdmin(ServiceBackedAdmin):
         if schedule.next_fire_at is None:
             return None
         try:
-            notes = [isolate_text(fire.note) for fire in history.preview_schedule(schedule, 1) if fire.note]
+            notes = [isolate_text(fire.note) for fire in history.preview_schedule(schedule, 1).fires if fire.note]
         except BrokenSchedule:
             notes = []
         return format_html("{} {}", format_relative_time(schedule.next_fire_at), notes[0] if notes else "")

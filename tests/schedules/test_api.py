@@ -125,10 +125,17 @@ def test_previews_of_a_schedule_and_of_an_expression(api: ApiClient) -> None:
     assert items[0]["local"][-6:] in ("+01:00", "+02:00")
     preview = api.get("/schedules/preview?cron=0+3+*+*+*&timezone=Europe/Berlin&count=5").json()["items"]
     assert preview == items
-    year = api.get("/schedules/preview?cron=30+2+*+*+*&timezone=Europe/Berlin&count=400").json()["items"]
+    saved = create_schedule(api, name="at half past two", cron="30 2 * * *", timezone="Europe/Berlin")
+    year = api.get(f"/schedules/{saved['id']}/preview?count=400").json()["items"]
     notes = [fire["note"] for fire in year if fire["note"]]
     assert any("does not exist on this day" in note for note in notes)
     assert any("comes twice on this day" in note for note in notes)
+
+
+def test_a_preview_that_does_not_go_further_is_marked(api: ApiClient) -> None:
+    rare = api.get("/schedules/preview?cron=0+*/23+29+2+*/7&timezone=Europe/Dublin&count=100").json()
+    assert (len(rare["items"]) < 100, rare["truncated"]) == (True, True)
+    assert api.get("/schedules/preview?cron=0+3+*+*+*&count=100").json()["truncated"] is False
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,7 @@ def test_previews_of_a_schedule_and_of_an_expression(api: ApiClient) -> None:
         ("cron=*+*+*+*+*&timezone=../../etc/passwd", "timezone"),
         ("cron=*+*+*+*+*&timezone=", "timezone"),
         ("cron=*+*+*+*+*&count=0", "count"),
-        ("cron=*+*+*+*+*&count=1001", "count"),
+        ("cron=*+*+*+*+*&count=101", "count"),
         ("cron=*+*+*+*+*&count=x", "count"),
         ("cron=*+*+*+*+*&count=" + "9" * 5000, "count"),
         ("cron=*+*+*+*+*&every=5", "every"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from jobs.errors import InvalidInput, NotFound
 from jobs.models import Job
 from jobs.services.templates import NameTaken
 from schedules import history, services
-from schedules.cron import get_zone
+from schedules.cron import Cron, get_zone
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from schedules.validation import BrokenSchedule
@@ -306,11 +307,11 @@ def test_deleting_a_schedule_deletes_its_fires_and_keeps_its_jobs(monkeypatch: p
 
 class TestPreview:
     def test_it_shows_the_next_fires_in_the_zone_of_the_schedule(self) -> None:
-        fires = history.preview_cron("0 3 * * *", "Europe/Berlin", 3)
+        fires = history.preview_cron("0 3 * * *", "Europe/Berlin", 3).fires
         assert [f"{fire.local:%H:%M}" for fire in fires] == ["03:00"] * 3
         assert all(fire.fire_at.utcoffset() == timedelta(0) for fire in fires)
 
-    @pytest.mark.parametrize("count", [0, -1, 1001, 1.5, True, "5"])
+    @pytest.mark.parametrize("count", [0, -1, 101, 1.5, True, "5"])
     def test_the_count_is_bounded(self, count: Any) -> None:
         with pytest.raises(InvalidInput) as refused:
             history.preview_cron("* * * * *", "UTC", count)
@@ -326,21 +327,43 @@ class TestPreview:
         row = create_due_schedule(NOON)
         services.skip_next(row.pk)
         row.refresh_from_db()
-        assert [fire.fire_at for fire in history.preview_schedule(row, 2)] == list_minutes(
+        assert [fire.fire_at for fire in history.preview_schedule(row, 2).fires] == list_minutes(
             NOON + timedelta(minutes=1), 2
         )
 
     def test_it_shows_no_more_than_max_fires(self) -> None:
         row = make_due(create_schedule(max_fires=3), NOON, fire_count=1)
-        assert len(history.preview_schedule(row, 50)) == 2
+        assert history.preview_schedule(row, 50)[1:] == (False,)
+        assert len(history.preview_schedule(row, 50).fires) == 2
 
     def test_a_disabled_schedule_shows_the_fires_it_would_have(self) -> None:
         row = create_schedule(enabled=False, cron="0 3 * * *")
-        assert [f"{fire.fire_at:%H:%M}" for fire in history.preview_schedule(row, 2)] == ["03:00"] * 2
+        assert [f"{fire.fire_at:%H:%M}" for fire in history.preview_schedule(row, 2).fires] == ["03:00"] * 2
 
-    def test_a_preview_may_have_a_thousand_fires_or_fewer_if_the_calendar_ends(self) -> None:
-        assert len(history.preview_cron("*/5 * * * *", "Australia/Lord_Howe", 1000)) == 1000
-        assert 100 < len(history.preview_cron("0 0 * 2 FRI#5", "Europe/Berlin", 1000)) < 1000
+    def test_a_preview_of_a_schedule_may_have_a_thousand_fires(self) -> None:
+        row = create_schedule(enabled=False, cron="*/5 * * * *", timezone="Australia/Lord_Howe")
+        fires, is_truncated = history.preview_schedule(row, 1000)
+        assert (len(fires), is_truncated) == (1000, False)
+
+    @pytest.mark.parametrize("zone", ["UTC", "Europe/Dublin", "America/New_York"])
+    @pytest.mark.parametrize("cron", ["0 */23 29 2 */7", "*/59 0 29 2 */7", "0 0 * 2 FRI#5"])
+    def test_a_preview_of_a_rare_expression_ends_after_a_century(self, cron: str, zone: str) -> None:
+        fires, is_truncated = history.preview_cron(cron, zone, 100)
+        assert is_truncated
+        assert 1 < len(fires) < 100
+        assert fires[-1].fire_at - fires[0].fire_at <= history.HORIZON
+
+    def test_a_due_time_decades_away_is_searched_once_not_once_per_clock_change(self) -> None:
+        rare = Cron("*/59 0 29 2 */7", get_zone("Europe/Dublin"))
+        profile = cProfile.Profile()
+        profile.runcall(rare.next_after, datetime(2026, 3, 1, tzinfo=UTC))  # 2032, after 12 clock changes
+        searches = [entry.callcount for entry in profile.getstats() if "_next_local_time" in str(entry.code)]
+        assert searches == [1]
+
+    def test_a_single_time_beyond_the_horizon_is_shown(self) -> None:
+        row = create_schedule(cron=None, run_at=datetime(3000, 1, 1, tzinfo=UTC))
+        fires, is_truncated = history.preview_schedule(row, 5)
+        assert ([fire.fire_at.year for fire in fires], is_truncated) == ([3000], False)
 
     @pytest.mark.parametrize(
         ("cron", "zone", "start", "local", "note"),
@@ -394,5 +417,5 @@ class TestPreview:
         self, cron: str, zone: str, start: datetime, local: str, note: str | None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(history.clock, "now", lambda: start.replace(tzinfo=UTC))
-        (fire,) = history.preview_cron(cron, zone, 1)
+        ((fire,), _is_truncated) = history.preview_cron(cron, zone, 1)
         assert (fire.local.isoformat(), fire.note) == (local, note)

@@ -105,16 +105,19 @@ class Command(base.CliCommand):
     def do_preview(self, options: dict[str, Any]) -> None:
         if (options["name"] is None) == (options["cron"] is None):
             raise InvalidInput([], _("enter either a schedule or --cron"))
-        count = base.parse_whole_number(options["count"], "--count", history.MIN_COUNT, history.MAX_COUNT)
+        maximum = history.MAX_COUNT if options["cron"] is None else history.MAX_UNSAVED_COUNT
+        count = base.parse_whole_number(options["count"], "--count", history.MIN_COUNT, maximum)
         if options["cron"] is not None:
             upcoming = history.preview_cron(options["cron"], options["timezone"], count)
         else:
             upcoming = history.preview_schedule(self._get_schedule(options), count)
         if options["json"]:
-            self.write_json([serialize_upcoming(fire) for fire in upcoming])
+            self.write_json([serialize_upcoming(fire) for fire in upcoming.fires])
         else:
-            rows = [(format_time(fire.fire_at), fire.local.isoformat(), fire.note or "") for fire in upcoming]
+            rows = [(format_time(fire.fire_at), fire.local.isoformat(), fire.note or "") for fire in upcoming.fires]
             self.write_table(("DUE", "LOCAL", "NOTE"), rows)
+        if upcoming.is_truncated:
+            self.stderr.write(_("There are more, but not within 100 years."))
 
     def do_fires(self, options: dict[str, Any]) -> None:
         past = history.load_outcomes(history.fires_of(self._get_schedule(options))[: base.parse_limit(options)])
