@@ -24,6 +24,7 @@ from jobs.api.responses import JSON
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
 from jobs.validation import fields as validation
+from jobs.validation.json import LIST_BYTES
 from jobs.validation.sanitize import sanitize_text
 
 FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
@@ -101,9 +102,13 @@ def read_body(request: HttpRequest, limit: int) -> bytes:
 
 
 class JsonBodyModel(BodyModel):
-    """Parse the body as JSON, at most as large as the setting `limit_key` allows."""
+    """Parse the body as JSON, at most as large as the setting `limit_key` allows.
+
+    It may have one object or list per `bytes_per_container` of that limit.
+    """
 
     limit_key: ClassVar[str] = "MAX_BODY_BYTES"
+    bytes_per_container: ClassVar[int] = LIST_BYTES  # params with more of them are rejected anyway
     may_be_absent: ClassVar[bool] = False
 
     @classmethod
@@ -111,9 +116,11 @@ class JsonBodyModel(BodyModel):
         length = _content_length(request)
         if length:
             require_json(request)  # before any of it is read
-        content = b"" if length == 0 else read_body(request, getattr(conf, cls.limit_key))
+        limit: int = getattr(conf, cls.limit_key)
+        content = b"" if length == 0 else read_body(request, limit)
         if content:
             require_json(request)
+            validation.require_few_containers(content, limit // cls.bytes_per_container)
         is_absent = not content and cls.may_be_absent
         (name,) = cls.model_fields
         return {name: {} if is_absent else validation.decode_json(content, "body")}
@@ -125,6 +132,7 @@ class OptionalJsonBodyModel(JsonBodyModel):
 
 class BulkJsonBodyModel(JsonBodyModel):
     limit_key: ClassVar[str] = "BULK_BODY_BYTES"
+    bytes_per_container: ClassVar[int] = 8 * LIST_BYTES
 
 
 class JsonBody(Param):  # type: ignore[misc]  # ninja's own parameters do so too

@@ -19,7 +19,16 @@ from django.utils.translation import gettext_lazy as _lazy
 
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
-from jobs.validation.json import INT_MAX, INT_MIN, ByteBudget, ValueRejected, copy_as_json, measure_text, to_utc
+from jobs.validation.json import (
+    INT_MAX,
+    INT_MIN,
+    OBJECT_BYTES,
+    ByteBudget,
+    ValueRejected,
+    copy_as_json,
+    measure_text,
+    to_utc,
+)
 from jobs.validation.sanitize import sanitize_text
 
 Field = str | Sequence[str | int]
@@ -35,6 +44,8 @@ _ID = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
 _MOMENT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
+# Possessive, and without a failure after the opening quote: the time is linear for any text.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 # In well-formed JSON, a string can contain a NUL or half a surrogate pair only as an escape.
 _SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
@@ -129,7 +140,9 @@ def decode_json(data: bytes | str, field: Field = "body") -> Any:
         raise InvalidInput(field, _("begins with a byte order mark"), "json_invalid")
     try:
         value = _DECODER.decode(text)
-        return copy_as_json(value, 1000, ByteBudget(4 * len(text) + 2)) if _SUSPECT_ESCAPE.search(text) else value
+        if _SUSPECT_ESCAPE.search(text):
+            return copy_as_json(value, 1000, ByteBudget(OBJECT_BYTES * len(text)))
+        return value
     except ValueRejected as rejection:
         raise _build_error(rejection, field) from None
     except RecursionError:
@@ -138,6 +151,20 @@ def decode_json(data: bytes | str, field: Field = "body") -> Any:
         where = {"problem": error.msg, "line": error.lineno, "column": error.colno}
         message = _("is not valid JSON: %(problem)s, line %(line)d, column %(column)d") % where
         raise InvalidInput(field, message, "json_invalid") from None
+
+
+def require_few_containers(data: bytes, limit: int, field: Field = "body") -> None:
+    """Raise InvalidInput if JSON text has more objects and lists than `limit`.
+
+    They are counted before the text is decoded: as Python objects they take up to thirty times its size.
+    """
+    # The first count is cheap and includes brackets within strings, which are no containers.
+    if _count_brackets(data) > limit and _count_brackets(_STRING.sub(b"", data)) > limit:
+        raise InvalidInput(field, _("has more than %d objects and lists") % limit, "too_large")
+
+
+def _count_brackets(text: bytes) -> int:
+    return text.count(b"{") + text.count(b"[")
 
 
 def parse_priority(value: Any, field: Field = "priority") -> int:

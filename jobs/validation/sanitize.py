@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from jobs.validation.json import UNSTORABLE, ByteBudget, ValueRejected, copy_as_json
+from jobs.validation.json import OBJECT_BYTES, UNSTORABLE, ByteBudget, ValueRejected, copy_as_json
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 32
@@ -54,6 +54,8 @@ def _sanitize_node(value: Any, depth: int, budget: ByteBudget, ancestors: tuple[
         value = value.value
     if depth > 0 and id(value) not in ancestors:
         path = (*ancestors, id(value))
+        if isinstance(value, Mapping | list | tuple | set | frozenset):
+            budget.spend(OBJECT_BYTES)
         if isinstance(value, Mapping):
             entries = list(value.items())
             return {_sanitize_key(key, budget): _sanitize_node(item, depth - 1, budget, path) for key, item in entries}

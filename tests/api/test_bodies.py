@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from io import BytesIO
 from typing import Any
@@ -45,6 +46,46 @@ def test_a_body_may_be_as_large_as_the_limit_and_no_larger() -> None:
     assert post(api, b'{"jobs": [' + build_body(1500) + b"]}", "/jobs/bulk").status_code == 422  # params too large
     assert post(api, b'{"jobs": [' + b",".join([build_body(300)] * 6) + b"]}", "/jobs/bulk").status_code == 201
     assert post(api, b'{"jobs": [' + b",".join([build_body(300)] * 7) + b"]}", "/jobs/bulk").status_code == 413
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("path", "start", "end", "megabytes"),
+    [
+        ("/jobs/bulk", b'{"jobs":[', b"]}", 4),
+        ("/job-groups", b'{"jobs":[', b"]}", 4),
+        ("/jobs", b'{"job_type":"tests.note","params":{"x":[', b"]}}", 0.9),
+        ("/system/scheduler/queue/jobs/submit", b'{"addon_id":"a","job_type":"b","payload":{"x":[', b"]}}", 0.9),
+    ],
+)
+def test_a_body_of_countless_objects_is_refused_before_it_is_decoded(
+    path: str, start: bytes, end: bytes, megabytes: float
+) -> None:
+    api, content = ApiClient("submit"), start + b",".join([b"{}"] * int(megabytes * 2**20 / 3)) + end
+    post(api, start + end, path)  # the first request imports and caches
+    tracemalloc.start()
+    refused = post(api, content, path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (refused.status_code, refused.json()["errors"][0]["type"]) == (422, "too_large")
+    assert "objects and lists" in refused.json()["errors"][0]["msg"]
+    assert peak < 8 * len(content)  # decoded it takes about thirty times its size
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/bulk"])
+def test_brackets_within_a_text_are_no_objects(path: str) -> None:
+    note = b'{"job_type":"tests.note","params":{"text":"' + b"[{" * 400_000 + b'"}}'
+    content = note if path == "/jobs" else b'{"jobs":[' + note + b"]}"
+    assert post(ApiClient("submit", "read"), content, path).status_code == 201
+
+
+@pytest.mark.django_db
+@override_settings(JOBSCHEDULER={"API_BULK_LIMIT": 2})
+def test_entries_are_counted_before_any_is_looked_at() -> None:
+    entries = [{**NOTE, "tenant": "another"}] * 3
+    refused = ApiClient("submit").post("/jobs/bulk", {"jobs": entries})
+    assert (refused.status_code, refused.json()["errors"][0]["type"]) == (422, "too_long")
 
 
 @pytest.mark.django_db

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections import OrderedDict, namedtuple
+from contextlib import suppress
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
@@ -382,10 +383,52 @@ def test_size_is_bounded(value: Any) -> None:
         fields.parse_json_value(value, "params", max_bytes=1024)
 
 
-def test_what_fits_into_a_body_is_never_refused_for_its_size() -> None:
-    value = {"a": ["x" * 50, 1, 2.5, None, {"é": [True, False, [], {}]}]}
+ORDINARY_DOCUMENTS: dict[str, Any] = {
+    "mixed": {"a": ["x" * 50, 1, 2.5, None], "é": {"flags": [True, False], "from": "…" * 20}},
+    "records": [{"id": number, "name": "ann"} for number in range(1000)],
+    "coordinates": [[-73.98513 + number, 40.75889] for number in range(1000)],
+    "embedding": [0.123456 + number for number in range(1000)],
+    "pixels": [number % 256 for number in range(1000)],
+    "flags": {f"option_{number}": True for number in range(1000)},
+    "table": {"rows": [["x", number, None] for number in range(100, 1000)], "columns": ["name", "number", "note"]},
+}
+
+
+@pytest.mark.parametrize("name", ORDINARY_DOCUMENTS)
+def test_an_ordinary_document_that_fits_into_a_body_is_never_refused_for_its_size(name: str) -> None:
+    value = ORDINARY_DOCUMENTS[name]
     size = len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
     assert fields.parse_json_value(value, "params", max_bytes=size) == value
+
+
+def test_sixty_thousand_floats_are_params() -> None:
+    assert len(fields.parse_json_object({"v": [1 / (n + 3) for n in range(60_000)]}, "params")["v"]) == 60_000
+
+
+@pytest.mark.parametrize("node", [{}, [], {"": 0}, [0], {"a": {}}], ids=make_test_id)
+def test_a_megabyte_of_tiny_containers_is_refused(node: Any) -> None:
+    count = 2**20 // (len(json.dumps(node, separators=(",", ":"))) + 1) - 10
+    with pytest.raises(InvalidInput, match="larger than 1048576 bytes"):
+        fields.parse_json_object({"x": [node] * count}, "params")
+    assert sanitize.sanitize_json([node] * count)["truncated"] is True
+
+
+def test_tiny_containers_beside_a_value_that_json_cannot_represent_are_bounded_too() -> None:
+    assert sanitize.sanitize_json([object(), [[]] * 200_000])["truncated"] is True
+
+
+def test_containers_are_counted_in_the_text_of_a_body_and_brackets_within_strings_are_not() -> None:
+    for text in (rb'{"a": "[[[{{{", "b\"[[": "\"[[[["}', b'["' + b"[" * 1000, b'"' + b'\\"[' * 1000):
+        fields.require_few_containers(text, 2)
+    with pytest.raises(InvalidInput, match="body: has more than 2 objects and lists"):
+        fields.require_few_containers(b'[{"a": []}]', 2)
+
+
+def test_the_containers_of_any_text_are_counted_in_linear_time() -> None:
+    """In quadratic time, an unterminated string of escaped quotes would take hours."""
+    for text in (b'"' + b'\\"[' * 2**20, b'"' * 2**20 + b"[" * 10, b"\\" * 2**20 + b'"[' * 2**10):
+        with suppress(InvalidInput):
+            fields.require_few_containers(text, 1)
 
 
 @pytest.mark.parametrize("value", [None, [], "{}", 1, True, [("a", 1)]], ids=make_test_id)
