@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -101,11 +101,17 @@ def count_outcomes(within: timedelta, now: datetime) -> Counter[str]:
     return Counter(dict(rows))
 
 
-def count_by_resource(now: datetime) -> dict[str, list[int]]:
-    """Count for each resource how many jobs ended in each of the last 60 minutes."""
+def list_active_resources(now: datetime, limit: int) -> list[str]:
+    """Return the resources in which the most jobs ended in the last 60 minutes."""
+    recent = JobMinute.objects.filter(minute__gte=min(WINDOWS["1h"].starts(now)))
+    return list(recent.values_list("resource", flat=True).annotate(n=Sum("jobs")).order_by("-n", "resource")[:limit])
+
+
+def count_by_resource(now: datetime, resources: Collection[str]) -> dict[str, list[int]]:
+    """Count for each of these resources how many jobs ended in each of the last 60 minutes."""
     starts = {start: index for index, start in enumerate(WINDOWS["1h"].starts(now))}
-    counts: dict[str, list[int]] = defaultdict(lambda: [0] * len(starts))
-    rows = JobMinute.objects.filter(minute__gte=min(starts)).order_by()
+    counts: dict[str, list[int]] = {name: [0] * len(starts) for name in resources}
+    rows = JobMinute.objects.filter(minute__gte=min(starts), resource__in=sorted(resources)).order_by()
     for resource, start, jobs in rows.values_list("resource", "minute").annotate(Sum("jobs")):
         if start in starts:
             counts[resource][starts[start]] += jobs

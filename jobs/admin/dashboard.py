@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -39,7 +40,7 @@ from jobs.services import limits
 from jobs.services.limits import LimitState
 from jobs.states import ACTIVE, Status
 from jobs.stats import live_counts, queries
-from jobs.stats.live_counts import JobCounts
+from jobs.stats.live_counts import JobCounts, LiveCount
 
 RESOURCES_SHOWN, FAILURES_SHOWN = 50, 10
 FAILURES_READ = 100
@@ -67,7 +68,8 @@ def dashboard(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
 
 def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     window = WINDOWS.get(request.GET.get("window", ""), WINDOWS["1h"])
-    now, counts, workers = timezone.now(), live_counts.count_jobs(), queries.count_workers()
+    now, workers, states = timezone.now(), queries.count_workers(), limits.list_limits()
+    counts = live_counts.count_busiest(RESOURCES_SHOWN, _find_paused_names(states))
     hour, day, site = charts.count_outcomes(HOUR, now), charts.count_outcomes(DAY, now), admin.admin_site
     can_view_workers = site.is_registered(Worker) and request.user.has_perm(f"{APP}.view_worker")
     slots = charts.load_slots(window, now)
@@ -77,7 +79,7 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         "cards": _build_cards(admin, counts, day),
         "workers": workers,
         "workers_url": f"{list_url(site, Worker)}?present=1" if can_view_workers else "",
-        "resources": build_resource_rows(admin, counts, charts.count_by_resource(now)),
+        "resources": build_resource_rows(admin, counts, states, now),
         "can_pause": request.user.has_perm(CHANGE_LIMITS),
         "pause_url": screen_url(site, "resource", "pause"),
         "resume_url": screen_url(site, "resource", "resume"),
@@ -143,34 +145,58 @@ class ResourceRow:
     reason: str  # why it is paused
 
 
-def build_resource_rows(admin: ModelAdmin, counts: JobCounts, recent: Mapping[str, Sequence[int]]) -> list[ResourceRow]:
-    """Return the resources that have jobs, a limit or a handler, those with the most jobs first.
+def _find_paused_names(states: Iterable[LimitState]) -> dict[str, set[str]]:
+    """Return the names that have a paused limit, by column: alerts ignore the jobs that wait for one."""
+    columns = {"resource": "resource", "job_type": "job_type", "addon": "addon_id"}
+    names: dict[str, set[str]] = {column: set() for column in columns.values()}
+    for state in states:
+        if state.paused and state.scope in columns:
+            names[columns[state.scope]].add(state.key)
+    return names
 
-    `recent` has the ended jobs of each resource by minute.
-    """
-    states = {state.key: state for state in limits.list_limits() if state.scope == "resource"}
+
+def build_resource_rows(
+    admin: ModelAdmin, counts: JobCounts, states: Iterable[LimitState], now: datetime
+) -> list[ResourceRow]:
+    """Return the resources that have jobs, a limit or a handler, those with the most jobs first."""
+    limit_of = {state.key: state for state in states if state.scope == "resource"}
+    live: dict[str, list[LiveCount]] = {}
+    for count in counts.live:
+        live.setdefault(count.resource, []).append(count)
     handled = {registry.get(name).options.resource or "default" for name in registry.names()}
-    names = {*states, *handled, *(count.resource for count in counts.live), *recent} - {""}
-    rows = []
-    for name in names:
-        live = [count for count in counts.live if count.resource == name]
-        due = [count.since for count in live if count.is_due]
-        ended = recent.get(name, [0] * 60)
-        limit = states.get(name) or LimitState("resource", name, max=None, in_use=0)
-        quoted = quote('resource:"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
-        row = ResourceRow(
-            name,
-            f"{list_url(admin.admin_site, Job)}?q={quoted}",
-            queued=sum(count.jobs for count in live if count.is_queued and count.status not in ACTIVE),
-            oldest=timedelta(seconds=counts.age_sec(min(due))) if due else None,
-            running=sum(count.jobs for count in live if count.status == Status.RUNNING),
-            in_use=sum(count.jobs for count in live if count.status in ACTIVE),
-            spark=charts.sparkline(ended, _("%d jobs ended in the last 60 minutes") % sum(ended)),
-            limit=limit,
-            reason=first_line(limit.reason, 200),
-        )
-        rows.append(row)
-    return sorted(rows, key=lambda row: (-row.queued - row.running, row.name))[:RESOURCES_SHOWN]
+    names = {*limit_of, *handled, *live, *charts.list_active_resources(now, RESOURCES_SHOWN)} - {""}
+    busy: Counter[str] = Counter()
+    for count in counts.live:
+        busy[count.resource] += count.jobs if count.status in (Status.QUEUED, Status.RUNNING) else 0
+    shown = sorted(names, key=lambda name: (-busy[name], name))[:RESOURCES_SHOWN]
+    ended = charts.count_by_resource(now, shown)
+    jobs_url = list_url(admin.admin_site, Job)
+    return [_build_resource_row(name, jobs_url, counts, live.get(name, ()), limit_of, ended[name]) for name in shown]
+
+
+def _build_resource_row(
+    name: str,
+    jobs_url: str,
+    counts: JobCounts,
+    live: Sequence[LiveCount],
+    limit_of: Mapping[str, LimitState],
+    ended: Sequence[int],
+) -> ResourceRow:
+    """Return the row of one resource; `ended` has its ended jobs by minute."""
+    due = [count.since for count in live if count.is_due]
+    limit = limit_of.get(name) or LimitState("resource", name, max=None, in_use=0)
+    quoted = quote('resource:"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
+    return ResourceRow(
+        name,
+        f"{jobs_url}?q={quoted}",
+        queued=sum(count.jobs for count in live if count.status == Status.QUEUED),
+        oldest=timedelta(seconds=counts.age_sec(min(due))) if due else None,
+        running=sum(count.jobs for count in live if count.status == Status.RUNNING),
+        in_use=sum(count.jobs for count in live if count.status in ACTIVE),
+        spark=charts.sparkline(ended, _("%d jobs ended in the last 60 minutes") % sum(ended)),
+        limit=limit,
+        reason=first_line(limit.reason, 200),
+    )
 
 
 @screen(

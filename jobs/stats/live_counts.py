@@ -6,12 +6,25 @@ Live jobs are counted along partial indexes; finished jobs are never read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from django.db.models import BigIntegerField, CharField, Count, DateTimeField, F, Func, IntegerField, Min, Sum, Value
+from django.db.models import (
+    BigIntegerField,
+    Case,
+    CharField,
+    Count,
+    DateTimeField,
+    F,
+    Func,
+    IntegerField,
+    Min,
+    Sum,
+    Value,
+    When,
+)
 from django.db.models.functions import Cast, Coalesce, Greatest
 
 from jobs import clock, db
@@ -27,6 +40,7 @@ LIVE_CONDITIONS: tuple[dict[str, Any], ...] = (
     {"status__in": sql_literals(sorted(ACTIVE))},
     {"status__in": sql_literals(RARE_STATUSES), "status": Status.PAUSED},
 )
+Kept = Mapping[str, Collection[str]]  # names to count by, of columns
 STEPS_PER_SEC = 2**16  # a power of two, so that a float holds every step exactly
 
 
@@ -117,8 +131,31 @@ def count_jobs(tenant: str | None = None) -> JobCounts:
     )
 
 
+def count_busiest(resource_limit: int, kept: Kept) -> JobCounts:
+    """Count the jobs of all tenants in a number of rows that does not grow with the number of names.
+
+    Counts are by the resources with the most live jobs, and by the names of `kept`, which has column names as keys; all
+    other names are counted together, as the empty one. Finished jobs are counted by status alone. It is cached, too.
+    """
+
+    def compute() -> JobCounts:
+        busiest = _list_busiest_resources(resource_limit)
+        return _query_counts(None, {**kept, "resource": {*kept.get("resource", ()), *busiest}})
+
+    return _cache.get((db.alias(), "busiest"), compute, lambda counts: sum(row.jobs for row in counts.live))
+
+
 _cache: RateLimitedCache[JobCounts] = RateLimitedCache()
 clear_cache = _cache.clear
+
+
+def _list_busiest_resources(limit: int) -> list[str]:
+    """Return the resources with the most live jobs; those with the most of one kind, if there are more."""
+    counts: Counter[str] = Counter()
+    for condition in LIVE_CONDITIONS:
+        rows = Job.objects.filter(**condition).order_by().values_list("resource").annotate(n=Count("pk"))
+        counts.update(dict(rows.order_by("-n", "resource")[:limit]))
+    return [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]]
 
 
 class WholeSteps(Func):
@@ -136,11 +173,12 @@ class WholeSteps(Func):
         return super().as_sql(compiler, connection, template=template, **context)
 
 
-def _query_counts(tenant: str | None) -> JobCounts:
+def _query_counts(tenant: str | None, kept: Kept | None = None) -> JobCounts:
     jobs, minutes = Job.objects.order_by(), JobMinute.objects.order_by()
     if tenant is not None:
         jobs, minutes = jobs.filter(tenant=tenant), minutes.filter(tenant=tenant)
-    parts = [*(_live_query(jobs.filter(**condition)) for condition in LIVE_CONDITIONS), _finished_query(minutes)]
+    live_parts = [_live_query(jobs.filter(**condition), kept) for condition in LIVE_CONDITIONS]
+    parts = [*live_parts, _finished_query(minutes, kept)]
     rows = list(parts[0].union(*parts[1:], all=True).order_by())
     live = tuple(LiveCount(*row[:8]) for row in rows if row[0] in LIVE)
     return JobCounts(clock.now(), live, tuple(_parse_finished(*row) for row in rows if row[0] not in LIVE))
@@ -150,25 +188,37 @@ def _query_counts(tenant: str | None) -> JobCounts:
 # FinishedCount.
 
 
-def _live_query(jobs: Any) -> Any:
+def _live_query(jobs: Any, kept: Kept | None) -> Any:
+    key = {f"{name}_key": _name_expression(name, kept) for name in ("job_type", "resource", "addon_id")}
     due = Greatest(Coalesce(F("not_before"), F("created_at")), F("created_at"))
     columns = {
         "n": Count("pk"),
         "behind": F("gate"),
-        "addon": F("addon_id"),
+        "addon": F("addon_id_key"),
         "oldest": Min("created_at"),
         "since": Min(due),
     }
     sums = {name: Value(0, BigIntegerField()) for name in ("waits", "runs", "waited", "ran", "again", "lost")}
     return (
-        jobs.values("status", "job_type", "resource", "gate", "addon_id")
+        jobs.annotate(**key)
+        .values("status", "gate", *key)
         .annotate(**columns, **sums)
-        .values_list("status", "job_type", "resource", *columns, *sums)
+        .values_list("status", "job_type_key", "resource_key", *columns, *sums)
     )
 
 
-def _finished_query(minutes: Any) -> Any:
-    key = ("outcome", "job_type", "resource", "wait_bucket", "run_bucket")
+def _name_expression(column: str, kept: Kept | None) -> Any:
+    """Return the column; with `kept`, the empty name for all names that are not kept."""
+    if kept is None:
+        return F(column)
+    return Case(When(**{f"{column}__in": sorted(kept.get(column, ()))}, then=F(column)), default=Value(""))
+
+
+def _finished_query(minutes: Any, kept: Kept | None) -> Any:
+    key: dict[str, Any] = {"job_type_key": F("job_type"), "resource_key": F("resource")}
+    key |= {"wait_key": F("wait_bucket"), "run_key": F("run_bucket")}
+    if kept is not None:
+        key = {"job_type_key": Value(""), "resource_key": Value(""), "wait_key": Value(-1), "run_key": Value(-1)}
     null_time = Cast(Value(None), DateTimeField())
     blank = {
         "behind": Value(0, IntegerField()),
@@ -176,15 +226,15 @@ def _finished_query(minutes: Any) -> Any:
         "oldest": null_time,
         "since": null_time,
     }
-    buckets = {"waits": F("wait_bucket"), "runs": F("run_bucket")}
     sums = {
         "waited": Sum(WholeSteps("wait_sec")),
         "ran": Sum(WholeSteps("run_sec")),
         "again": Sum("retried"),
         "lost": Sum("recovered"),
     }
-    columns = {"n": Sum("jobs"), **blank, **buckets, **sums}
-    return minutes.values(*key).annotate(**columns).values_list("outcome", "job_type", "resource", *columns)
+    columns = {"n": Sum("jobs"), **blank, "waits": F("wait_key"), "runs": F("run_key"), **sums}
+    rows = minutes.annotate(**key).values("outcome", *key).annotate(**columns)
+    return rows.values_list("outcome", "job_type_key", "resource_key", *columns)
 
 
 def _parse_finished(outcome: str, job_type: str, resource: str, *row: Any) -> FinishedCount:

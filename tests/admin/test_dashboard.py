@@ -15,12 +15,14 @@ from django.urls import reverse
 from django.utils import timezone
 
 import tests.sample_app.job_types  # noqa: F401
-from jobs.models import Job
+from jobs.models import Gate, Job, JobMinute
 from jobs.services import jobs as job_services
 from jobs.services import limits
 from jobs.states import Status
+from jobs.stats import live_counts
 from tests.factories import (
     JobEventFactory,
+    JobFactory,
     JobMinuteFactory,
     ScheduleFactory,
     WebhookEndpointFactory,
@@ -190,6 +192,42 @@ def test_the_dashboard_takes_few_statements_however_much_goes_on(boss: Client) -
         job_in(Status.FAILED, in_lane=True), job_in(Status.QUEUED, resource=f"pool-{number}")
         ScheduleFactory.create(), JobMinuteFactory.create()
     assert statements() == baseline <= MOST_STATEMENTS
+
+
+def count_read_rows(captured: CaptureQueriesContext) -> int:
+    """Return how many rows the captured statements return."""
+    selects = [query["sql"] for query in captured if query["sql"].startswith("SELECT")]
+    with connection.cursor() as cursor:
+        counts = []
+        for sql in selects:
+            cursor.execute(f"SELECT count(*) FROM ({sql}) q")
+            counts.append(cursor.fetchone()[0])
+    return sum(counts)
+
+
+def test_the_dashboard_reads_as_many_rows_for_ten_thousand_names_as_for_a_hundred(boss: Client) -> None:
+    now, read_rows = timezone.now(), []
+    for numbers in (range(100), range(100, 10_000)):
+        names = [{"resource": f"pool-{number}", "job_type": f"type-{number}"} for number in numbers]
+        queued: Any = {"status": "QUEUED", "gate": Gate.READY, "flow_id": 1, "position": 1}
+        ended: Any = {"outcome": "COMPLETED", "jobs": 1, "minute": now, "wait_bucket": 0, "run_bucket": 0}
+        Job.objects.bulk_create([Job(**name, **queued) for name in names])
+        JobMinute.objects.bulk_create([JobMinute(**name, **ended) for name in names])
+        live_counts.clear_cache()
+        with CaptureQueriesContext(connection) as captured:
+            page = boss.get(place("dashboard"))
+        assert len(page.context["resources"]) == 50
+        read_rows.append(count_read_rows(captured))
+    assert read_rows[1] == read_rows[0] < 1000
+
+
+def test_the_busiest_resources_are_shown(boss: Client) -> None:
+    for number in range(60):
+        JobFactory.create_batch(1 + (number >= 57), resource=f"pool-{number}")
+    job_in(Status.RUNNING, resource="pool-58")
+    shown = [(row.name, row.queued, row.running) for row in boss.get(place("dashboard")).context["resources"]]
+    assert len(shown) == 50
+    assert shown[:3] == [("pool-58", 2, 1), ("pool-57", 2, 0), ("pool-59", 2, 0)]
 
 
 def test_a_dashboard_that_asks_for_itself_is_told_that_nothing_happened(boss: Client) -> None:
