@@ -13,6 +13,7 @@ from jobs.models.routing import RoutedManager
 MINUTE_RETENTION = timedelta(hours=26)  # the last day has exact minutes
 HOUR_RETENTION = timedelta(days=35)  # a chart of a month has its hours, however short RETENTION_DAYS is
 HOUR_WRITER, DAY_WRITER = "@hour", "@day"  # the writers of compacted rows; no worker can have these names
+MAX_NAMES, OTHER_NAMES = 1000, "other"  # names of a tenant that a compacted hour or day keeps, and that of the rest
 BUCKETS_SEC = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1800, 7200)  # upper bounds; one more bucket is open-ended
 
 

@@ -13,16 +13,32 @@ import pytest
 from django.db import connection, models, transaction
 
 from jobs import clock
+from jobs.engine import promoter
 from jobs.engine.maintenance import retention, rollup_compaction, runner
-from jobs.models import GroupStatus, Job, JobEvent, JobGroup, JobLog, JobMinute, JobRun, Lease, Worker
+from jobs.models import (
+    Gate,
+    GroupStatus,
+    Job,
+    JobEvent,
+    JobGroup,
+    JobLog,
+    JobMinute,
+    JobRun,
+    Lease,
+    Target,
+    Worker,
+)
+from jobs.models.rollup import MAX_NAMES, OTHER_NAMES
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
 from jobs.stats import live_counts
 from tests.factories import (
+    SAMPLE_TYPE,
     JobGroupFactory,
     JobMinuteFactory,
     LeaseFactory,
     ScheduleFireFactory,
+    TargetFactory,
     WorkerFactory,
 )
 from tests.support.commands import call, run_process
@@ -266,7 +282,7 @@ def test_a_dry_run_predicts_the_real_run_and_changes_nothing() -> None:
     dry_run = prune("--dry-run")
 
     assert dump_tables() == before
-    assert dry_run == {"dry_run": True, "jobs": 3, "groups": 1, "minutes": 1, "workers": 1, "leases": 0}
+    assert dry_run == {"dry_run": True, "jobs": 3, "groups": 1, "minutes": 1, "workers": 1, "leases": 0, "targets": 0}
     assert prune() == {**dry_run, "dry_run": False}
 
 
@@ -324,6 +340,56 @@ def test_old_workers_and_leases_are_deleted_too() -> None:
     assert (Worker.objects.get(), Lease.objects.get()) == (recent_worker, open_lease)
 
 
+def test_old_targets_without_jobs_are_deleted_unless_they_are_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH_SIZE", 2)
+    long_ago = clock.now() - OLD
+    for number in range(5):
+        TargetFactory.create(key=f"idle-{number}", created_at=long_ago)
+    TargetFactory.create(key="paused", created_at=long_ago, paused=True)
+    TargetFactory.create(key="young")
+    TargetFactory.create(key="busy", created_at=long_ago)
+    TargetFactory.create(key="busy", tenant="another", created_at=long_ago)
+    create_ended_job(age=YOUNG, target="busy")
+
+    assert prune("--dry-run")["targets"] == 6
+    assert prune()["targets"] == 6
+
+    assert set(Target.objects.values_list("key", "tenant")) == {
+        *(("paused", "default"), ("young", "default"), ("busy", "default"))
+    }
+
+
+def test_a_deleted_target_is_there_again_with_its_next_job() -> None:
+    TargetFactory.create(key="book", created_at=clock.now() - OLD)
+    assert prune()["targets"] == 1
+    job = job_services.enqueue(SAMPLE_TYPE, {"text": "x"}, target="book")
+    promoter.promote()
+    job.refresh_from_db()
+    assert (Target.objects.get().key, job.gate) == ("book", Gate.READY)
+
+
+def test_a_tenant_with_countless_names_keeps_those_with_the_most_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of its names become “other”, and no job is lost from the totals."""
+    day = datetime(2020, 5, 17, tzinfo=UTC)
+    names = [f"name-{number:04}" for number in range(MAX_NAMES + 20)]
+    rows = [
+        JobMinuteFactory.build(minute=day, jobs=2, tenant=tenant, **{column: name})
+        for tenant, column in (("a", "resource"), ("b", "job_type"))
+        for name in names
+    ]
+    JobMinute.objects.bulk_create([*rows, JobMinuteFactory.build(minute=day, jobs=9, tenant="a", resource="zz")])
+    JobMinuteFactory.create(minute=day, jobs=1, tenant="c", resource="of another tenant")
+
+    prune()
+
+    for tenant, column, others in (("a", "resource", 21), ("b", "job_type", 20)):
+        jobs = dict(JobMinute.objects.filter(tenant=tenant).values_list(column, "jobs"))
+        assert (len(jobs), jobs.pop(OTHER_NAMES)) == (MAX_NAMES + 1, 2 * others)
+        assert set(jobs) == {*names[: MAX_NAMES + 20 - others], *(["zz"] if tenant == "a" else [])}
+    assert JobMinute.objects.get(tenant="c").resource == "of another tenant"
+    assert count_ended_jobs()["COMPLETED"] == 2 * len(rows) + 9 + 1
+
+
 # ---------------------------------------------------------------------- options and the maintenance task
 
 
@@ -333,7 +399,7 @@ def test_older_than_is_required_unless_the_settings_have_a_retention(settings: A
     assert call("prune", "--older-than=old").code == 2
 
     settings.JOBSCHEDULER = {"RETENTION_DAYS": 30}
-    assert call("prune").out == "Deleted or compacted: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"
+    assert call("prune").out == "Deleted or compacted: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases, 0 targets.\n"
 
 
 def test_the_task_is_off_unless_the_settings_have_a_retention(settings: Any) -> None:
@@ -367,4 +433,4 @@ def test_as_a_process_it_prunes_and_prints_the_counts(process_env: dict[str, str
     result = run_process(process_env, "prune", MONTH)
 
     assert (result.code, result.err) == (0, "")
-    assert result.out == "Deleted or compacted: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases.\n"
+    assert result.out == "Deleted or compacted: 1 jobs, 0 groups, 0 minutes, 0 workers, 0 leases, 0 targets.\n"

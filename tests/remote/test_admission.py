@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db.models.functions import Now
 
+from jobs.engine.slots import admission_leases
 from jobs.models import Job, JobEvent, Lease
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot
 from jobs.states import EventKind, Status
@@ -33,6 +34,27 @@ def cost_limit(settings: Any) -> None:
 
 def request_lease(remote: RemoteClient, **fields: Any) -> Any:
     return remote.api.post(f"{LEASE}/request", {"addon_id": remote.addon, "job_type": "preview", **fields})
+
+
+def test_a_token_has_a_bounded_number_of_leases(remote: RemoteClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission_leases, "MAX_LIVE_LEASES", 3)
+    leases = [request_lease(remote).json() for _ in range(3)]
+    denied = request_lease(remote).json()
+    assert (denied["approved"], denied["reason"]) == (False, "this token has 3 leases")
+    assert denied["retry_after_sec"] > 0
+    assert Lease.objects.count() == 3
+    assert request_lease(RemoteClient()).json()["approved"] is True  # another token
+    remote.release(leases[0])
+    assert request_lease(remote).json()["approved"] is True
+
+
+@pytest.mark.usefixtures("cost_limit")
+def test_denials_count_as_leases_of_a_token(remote: RemoteClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission_leases, "MAX_LIVE_LEASES", 5)
+    assert request_lease(remote, cost_units=100).json()["approved"]
+    for number in range(10):
+        assert not request_lease(remote, job_type=f"preview-{number}").json()["approved"]
+    assert Lease.objects.count() == 5
 
 
 def sum_cost_units() -> int:

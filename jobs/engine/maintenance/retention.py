@@ -1,5 +1,7 @@
 """Delete jobs and groups that finished long ago: whole retry chains and whole groups, never a part of one.
 
+Then targets without jobs, leases that ended and workers that are gone; minutes of the rollup become days.
+
 A job's age counts from its last event: one that waited for months and finished today is young. Never deleted: live
 jobs, jobs that block a target, and jobs with a veto (`register_veto`, or a row of another app that refers to them).
 """
@@ -17,12 +19,13 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, models
+from django.db.models import Exists, OuterRef
 
 from jobs import clock, db
 from jobs.conf import conf
 from jobs.engine.maintenance import rollup_compaction
 from jobs.ids import min_id_at
-from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Worker
+from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Target, Worker
 from jobs.models.group import OPEN_GROUP_STATUSES
 from jobs.states import TERMINAL
 
@@ -41,6 +44,7 @@ class PruneCounts:
     minutes: int = 0
     workers: int = 0
     leases: int = 0
+    targets: int = 0
 
     def __str__(self) -> str:
         return ", ".join(f"{count} {name}" for name, count in vars(self).items())
@@ -54,12 +58,12 @@ class PrunePass:
         self.dry_run = dry_run
         self.counts = PruneCounts()
         self._horizon = min_id_at(self.before)
-        self._last_job = self._last_group = BEFORE_ALL
+        self._last_job = self._last_group = self._last_target = BEFORE_ALL
 
     def run(self, seconds: float | None = None) -> bool:
         """Work for about so many seconds, or to the end. Return whether the pass is complete."""
         deadline = None if seconds is None else time.monotonic() + seconds
-        for prune_batch in (self._prune_chains, self._prune_groups, self._compact_day):
+        for prune_batch in (self._prune_chains, self._prune_groups, self._prune_targets, self._compact_day):
             while prune_batch():
                 if deadline is not None and time.monotonic() > deadline:
                     return False
@@ -150,6 +154,22 @@ class PrunePass:
         self.counts.jobs += len(job_ids)
         self.counts.groups += 1
 
+    def _prune_targets(self) -> bool:
+        """Delete targets without jobs. The promoter creates the row again if a job comes; a paused one must stay."""
+        targets = Target.objects.filter(pk__gt=self._last_target).order_by("pk")
+        rows = list(targets.values_list("pk", "paused", "created_at")[:BATCH_SIZE])
+        old = [pk for pk, is_paused, created_at in rows if not is_paused and created_at < self.before]
+        with self._transaction():
+            # The promoter locks a target before it makes a job of it ready: look for jobs under that lock.
+            locked = Target.objects.filter(pk__in=self._lock_rows(Target, old), paused=False)
+            jobs = Job.objects.filter(tenant=OuterRef("tenant"), target=OuterRef("key"))
+            idle = list(locked.filter(~Exists(jobs)).values_list("pk", flat=True))
+            if not self.dry_run:
+                Target.objects.filter(pk__in=idle)._raw_delete(db.alias())
+        self.counts.targets += len(idle)
+        self._last_target = rows[-1][0] if rows else self._last_target
+        return bool(rows)
+
     def _compact_day(self) -> bool:
         if self.dry_run:
             self.counts.minutes = rollup_compaction.compactable_rows(self.before).count()
@@ -165,7 +185,7 @@ class PrunePass:
     def _transaction(self) -> AbstractContextManager[Any]:
         return nullcontext() if self.dry_run else db.atomic()
 
-    def _lock_rows(self, model: type[Job] | type[JobGroup], ids: Sequence[UUID]) -> list[UUID]:
+    def _lock_rows(self, model: type[Job] | type[JobGroup] | type[Target], ids: Sequence[UUID]) -> list[UUID]:
         """Lock these rows, except in a dry run; return the ids of those that exist and were not locked elsewhere."""
         rows: Any = model._base_manager.using(db.alias()).filter(pk__in=ids).order_by("pk")
         if not self.dry_run:

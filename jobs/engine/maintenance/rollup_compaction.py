@@ -1,7 +1,7 @@
 """Compact old minutes of the rollup into hours, and hours into days: totals stay exact, rows get fewer.
 
-A compacted row is dated at the start (UTC) of its hour or day, its writer is HOUR or FOLDED, and it keeps every other
-dimension of the minutes.
+A compacted row is dated at the start (UTC) of its hour or day, its writer is HOUR_WRITER or DAY_WRITER, and it keeps
+every other dimension of the minutes; only the rarest names of a tenant that has more than MAX_NAMES are put together.
 """
 
 from __future__ import annotations

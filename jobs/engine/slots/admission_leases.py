@@ -14,12 +14,15 @@ from uuid import UUID
 from django.db.models.functions import Now
 
 from jobs import db
+from jobs.conf import conf
 from jobs.engine.selection.admission import AdmissionRound, has_open_policy
 from jobs.engine.slots import leases
 from jobs.errors import LeaseLost, NotFound
 from jobs.models import Lease, LeaseKind
 from jobs.models.expressions import from_now
 from jobs.policies.admission import Candidate, Denied
+
+MAX_LIVE_LEASES = 1000  # of one owner, denials included: each is a row, and admission counts the granted ones
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ def request_lease(
 ) -> GrantedLease | Denied:
     """Ask for a lease that counts in admission only. The values have been validated.
 
-    It lives LEASE_SEC unless it is renewed. A repeated request gets the same denial until its retry time has come.
+    It lives LEASE_SEC unless it is renewed. A repeated request gets the same denial until its retry time has come. An
+    owner with MAX_LIVE_LEASES gets no further one.
     """
     candidate = Candidate(
         tenant=tenant,
@@ -58,6 +62,8 @@ def request_lease(
     )
     with db.atomic():
         lease = leases.build_lease(candidate, LeaseKind.ADMISSION, owner)
+        if leases.live_leases().filter(kind=LeaseKind.ADMISSION, owner=lease.owner).count() >= MAX_LIVE_LEASES:
+            return Denied(f"this token has {MAX_LIVE_LEASES} leases", conf.LEASE_SEC)
         return _grant(lease) if has_open_policy() else _decide(lease, candidate)
 
 
