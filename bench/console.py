@@ -12,7 +12,7 @@ from bench.measure import Calibration, Rates
 __all__ = ["TITLE", "bars", "measure", "report"]
 
 TITLE = "Console: pages a second for one operator, at 10 k jobs and at 1 M, a tenth of them live"
-SCREENS = ("dashboard", "counts", "queue", "audit", "performance", "enqueue")
+SCREENS = ("dashboard", "counts", "queue", "activity", "performance", "enqueue")
 OTHERS = ("target", "concurrencylimit", "worker", "jobgroup", "jobtemplate", "apitoken")
 
 

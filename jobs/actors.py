@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+from uuid import UUID
 
 NAME_LENGTH = 200
 
@@ -19,8 +20,11 @@ class ActorKind(StrEnum):
 
 @dataclass(frozen=True)
 class Actor:
+    """`id` is that of a user or an API token, whose name may change; other actors have none."""
+
     kind: ActorKind
     name: str = ""
+    id: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", ActorKind(self.kind))
@@ -33,13 +37,13 @@ PYTHON = Actor(ActorKind.SCHEDULER, "python")  # a call of a service without an 
 
 def make_user_actor(account: Any) -> Actor:
     """Return the actor for a Django user of any user model."""
-    return Actor(ActorKind.USER, str(account.get_username()))
+    return Actor(ActorKind.USER, str(account.get_username())[:NAME_LENGTH], str(account.pk))
 
 
-def make_token_actor(name: str, prefix: str) -> Actor:
+def make_token_actor(name: str, prefix: str, token_id: UUID) -> Actor:
     """Return the actor for an API token. The prefix tells tokens apart that had the same name one after another."""
     suffix = f" ({prefix}…)"
-    return Actor(ActorKind.TOKEN, name[: NAME_LENGTH - len(suffix)] + suffix)
+    return Actor(ActorKind.TOKEN, name[: NAME_LENGTH - len(suffix)] + suffix, str(token_id))
 
 
 def make_worker_actor(name: str) -> Actor:

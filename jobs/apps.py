@@ -19,6 +19,7 @@ class JobsConfig(AppConfig):
         from jobs.registry import registry
 
         triggers.register_triggers(self, invariants.TRIGGERS)
+        triggers.prepare_connections()
         registry.autodiscover()
         # Import our backend of `django.tasks` if the site uses it: it registers the job types of its tasks.
         for params in (getattr(settings, "TASKS", None) or {}).values():

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from jobs.triggers import DatabaseTrigger, Function, TriggerSet
+from jobs.triggers import MAY_PRUNE, NOT_PRUNING, DatabaseTrigger, Function, TriggerSet
 
 JOB, RUN = "jobscheduler_job", "jobscheduler_jobrun"
-EVENT, GROUP = "jobscheduler_jobevent", "jobscheduler_jobgroup"
+EVENT, GROUP, ACTIVITY = "jobscheduler_jobevent", "jobscheduler_jobgroup", "jobscheduler_activity"
 
 INV_001 = "INV-001: Cannot modify params after dispatch"
 INV_002 = "INV-002: a JobRun is an audit record; only its end may be written, once"
@@ -20,6 +20,7 @@ FINAL = "a terminal job keeps its status"
 CHAIN = "a job keeps its place in its retry chain"
 REPLACED = "a row is changed by UPDATE, never replaced"
 APPEND_ONLY = "JobEvent is append-only"
+ACTIVITY_APPEND_ONLY = "Activity is append-only"
 
 FROZEN = ("params", "job_type", "tenant", "target", "lane_id")
 RUN_FROZEN = ("job_id", "started_at", "worker")
@@ -30,6 +31,7 @@ DISPATCHED = "OLD.dispatched_at IS NOT NULL"
 LIVE_MEMBER = f"SELECT 1 FROM {JOB} WHERE group_id = NEW.id AND status NOT IN {TERMINAL}"  # noqa: S608 — constants
 ENDED_GROUP = f"SELECT 1 FROM {GROUP} WHERE id = NEW.group_id AND status NOT IN ('PENDING', 'RUNNING')"  # noqa: S608
 GROUP_ENDS = "NEW.status NOT IN ('PENDING', 'RUNNING')"
+JOB_OF_EVENT = f"SELECT 1 FROM {JOB} WHERE id = OLD.job_id"  # noqa: S608
 JOINS_GROUP = f"NEW.group_id IS NOT NULL AND NEW.status NOT IN {TERMINAL}"
 
 
@@ -49,19 +51,20 @@ REFUSE = Function(
 )
 
 
-def _function_refusing_if(name: str, condition: str) -> Function:
+def _function_refusing_if(name: str, condition: str, message: str = INV_006, row: str = "NEW") -> Function:
     body = f"""
     BEGIN
         IF EXISTS ({condition}) THEN
-            RAISE EXCEPTION USING MESSAGE = '{INV_006}', ERRCODE = 'integrity_constraint_violation';
+            RAISE EXCEPTION USING MESSAGE = '{message}', ERRCODE = 'integrity_constraint_violation';
         END IF;
-        RETURN NEW;
+        RETURN {row};
     END """
     return Function(name, body)
 
 
 GROUP_FUNCTION = _function_refusing_if("jobscheduler_group_ends", LIVE_MEMBER)
 MEMBER_FUNCTION = _function_refusing_if("jobscheduler_joins_group", ENDED_GROUP)
+EVENT_FUNCTION = _function_refusing_if("jobscheduler_keep_event", JOB_OF_EVENT, APPEND_ONLY, "OLD")
 
 
 def _postgresql_trigger(
@@ -107,6 +110,9 @@ POSTGRESQL = (
         "jobscheduler_inv_002_start", RUN, f"UPDATE OF {', '.join(RUN_FROZEN)}", _distinct(*RUN_FROZEN), INV_002
     ),
     _postgresql_trigger("jobscheduler_append_only", EVENT, "UPDATE", "1 = 1", APPEND_ONLY),
+    _postgresql_trigger("jobscheduler_keep_event", EVENT, "DELETE", NOT_PRUNING, function=EVENT_FUNCTION),
+    _postgresql_trigger("jobscheduler_activity_append_only", ACTIVITY, "UPDATE", "1 = 1", ACTIVITY_APPEND_ONLY),
+    _postgresql_trigger("jobscheduler_keep_activity", ACTIVITY, "DELETE", NOT_PRUNING, ACTIVITY_APPEND_ONLY),
     _postgresql_trigger("jobscheduler_inv_006", GROUP, "UPDATE OF status", GROUP_ENDS, function=GROUP_FUNCTION),
     _postgresql_trigger(
         "jobscheduler_inv_006_member", JOB, "INSERT OR UPDATE OF group_id", JOINS_GROUP, function=MEMBER_FUNCTION
@@ -158,6 +164,11 @@ SQLITE = (
     ),
     _sqlite_trigger("jobscheduler_append_only", EVENT, "UPDATE", "1 = 1", APPEND_ONLY),
     _sqlite_trigger(
+        "jobscheduler_keep_event", EVENT, "DELETE", f"NOT {MAY_PRUNE} AND EXISTS ({JOB_OF_EVENT})", APPEND_ONLY
+    ),
+    _sqlite_trigger("jobscheduler_activity_append_only", ACTIVITY, "UPDATE", "1 = 1", ACTIVITY_APPEND_ONLY),
+    _sqlite_trigger("jobscheduler_keep_activity", ACTIVITY, "DELETE", f"NOT {MAY_PRUNE}", ACTIVITY_APPEND_ONLY),
+    _sqlite_trigger(
         "jobscheduler_inv_006", GROUP, "UPDATE OF status", f"{GROUP_ENDS} AND EXISTS ({LIVE_MEMBER})", INV_006
     ),
     _sqlite_trigger("jobscheduler_inv_006_member", JOB, "INSERT", f"{JOINS_GROUP} AND EXISTS ({ENDED_GROUP})", INV_006),
@@ -168,6 +179,7 @@ SQLITE = (
     _trigger_against_replace(RUN, "job_id"),
     _trigger_against_replace(EVENT, "id"),
     _trigger_against_replace(GROUP, "id"),
+    _trigger_against_replace(ACTIVITY, "id"),
 )
 
-TRIGGERS = TriggerSet(POSTGRESQL, SQLITE, (REFUSE, GROUP_FUNCTION, MEMBER_FUNCTION))
+TRIGGERS = TriggerSet(POSTGRESQL, SQLITE, (REFUSE, GROUP_FUNCTION, MEMBER_FUNCTION, EVENT_FUNCTION))

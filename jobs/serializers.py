@@ -14,6 +14,7 @@ from jobs.redaction import redact
 
 if TYPE_CHECKING:
     from jobs.registry import Handler
+    from jobs.services.activity_list import Entry
     from jobs.services.limits import LimitState
     from jobs.services.targets import TargetState
 
@@ -62,6 +63,23 @@ def serialize_event(row: JobEvent) -> dict[str, Any]:
         "data": redact(row.data),
         **mark_truncated(row),
     }
+
+
+def serialize_activity(entry: Entry, *, with_payload: bool = True) -> dict[str, Any]:
+    return {
+        **serialize_columns(entry, ("id", "at", "tenant", "action", "reason")),
+        "actor": {"kind": entry.actor_kind, "id": entry.actor_id, "name": entry.actor_name},
+        "object": {"kind": entry.object_kind, "id": entry.object_id, "name": entry.object_name},
+        "before": hide_params(entry.before, with_payload),
+        "after": hide_params(entry.after, with_payload),
+    }
+
+
+def hide_params(fields: Mapping[str, Any] | None, with_payload: bool) -> Mapping[str, Any] | None:
+    """Return the changed fields of an activity; without payload, the params among them are null."""
+    if fields is None or with_payload or "params" not in fields:
+        return fields
+    return {**fields, "params": None}
 
 
 def serialize_log(row: JobLog) -> dict[str, Any]:

@@ -3,21 +3,30 @@
 Each app registers one `TriggerSet`. Its migration installs it, and so does `post_migrate`: on SQLite, Django recreates
 a table to change it, and the table's triggers are dropped with the old one, whichever app they belong to. A trigger
 that only mentions a table prevents its recreation, so on SQLite they are removed before migrations run.
+
+Triggers that keep rows from being deleted make an exception for `allow_pruning`: their condition is NOT_PRUNING on
+PostgreSQL, `NOT {MAY_PRUNE}` on SQLite.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django.apps import AppConfig
 from django.db import connections, router
+from django.db.backends.signals import connection_created
 from django.db.migrations.loader import MigrationLoader
 from django.db.models.signals import post_migrate, pre_migrate
 
 from jobs import db
+
+NOT_PRUNING = "current_setting('jobscheduler.prune', true) IS DISTINCT FROM 'on'"
+MAY_PRUNE = "jobscheduler_may_prune()"  # a function that every connection defines
 
 
 class DatabaseTrigger(NamedTuple):
@@ -77,8 +86,12 @@ class TriggerSet:
         ]
 
     def install(self, connection: Any) -> None:
-        """Create or replace the missing triggers. Correct ones are not touched: that would lock their tables."""
-        missing = self.find_missing(connection)
+        """Create or replace the missing triggers. Correct ones are not touched: that would lock their tables.
+
+        Triggers on a table that a later migration creates are left to that migration.
+        """
+        tables = connection.introspection.table_names()
+        missing = [trigger for trigger in self.find_missing(connection) if trigger.table in tables]
         with connection.cursor() as cursor:
             for function in self._functions_of(missing):
                 cursor.execute(function.sql)
@@ -157,3 +170,54 @@ def _after_migrations(sender: AppConfig, using: str, plan: Sequence[Any] | None 
 
 def _is_migrated(label: str, loader: MigrationLoader) -> bool:
     return all(leaf in loader.applied_migrations for leaf in loader.graph.leaf_nodes(label))
+
+
+_pruning = threading.local()
+
+
+@contextmanager
+def allow_pruning(connection: Any) -> Iterator[None]:
+    """Let the transaction that the caller has opened delete rows that triggers keep otherwise."""
+    if db.is_sqlite(connection):
+        with _allow_pruning_by_thread():
+            yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('jobscheduler.prune', 'on', true)")
+        yield
+        cursor.execute("SELECT set_config('jobscheduler.prune', '', true)")  # after an error, the rollback does it
+
+
+@contextmanager
+def _allow_pruning_by_thread() -> Iterator[None]:
+    before, _pruning.is_allowed = _may_prune(), True
+    try:
+        yield
+    finally:
+        _pruning.is_allowed = before
+
+
+def _may_prune() -> bool:
+    return getattr(_pruning, "is_allowed", False)
+
+
+def prepare_connections() -> None:
+    """Prepare all connections of this process, also those that are open already. To be called by an app's `ready`."""
+    connection_created.connect(_prepare_connection, dispatch_uid="jobs.triggers")
+    for connection in connections.all(initialized_only=True):
+        if connection.connection is not None:
+            _prepare_connection(connection=connection)
+
+
+def _prepare_connection(*, connection: Any, **kwargs: Any) -> None:
+    """Define the function that triggers of SQLite call, and let `flush` delete there: SQLite has no TRUNCATE."""
+    if not db.recreates_tables(connection):
+        return
+    connection.connection.create_function(MAY_PRUNE.removesuffix("()"), 0, _may_prune)
+    flush = type(connection.ops).execute_sql_flush
+
+    def execute_sql_flush(sql_list: Sequence[str]) -> None:
+        with _allow_pruning_by_thread():
+            flush(connection.ops, sql_list)
+
+    connection.ops.execute_sql_flush = execute_sql_flush

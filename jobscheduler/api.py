@@ -20,6 +20,7 @@ ROUTERS = (
     "schedules.api.router",
     "webhooks.api.router",
     "jobs.api.system.router",
+    "jobs.api.activity.router",
     "jobs.api.remote.router",
 )
 

@@ -19,8 +19,8 @@ from django.utils.translation import gettext as _
 from jobs import clock, db, notifications, serializers
 from jobs.actors import PYTHON, Actor
 from jobs.errors import Conflict, InvalidInput, NotFound
-from jobs.models import Job, JobTemplate
-from jobs.services import job_spec
+from jobs.models import Action, Job, JobTemplate
+from jobs.services import activity, job_spec
 from jobs.services.jobs import submit_spec
 from jobs.services.templates import NameTaken
 from jobs.validation import fields
@@ -48,6 +48,7 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
         schedule = Schedule(tenant=fields.parse_tenant(tenant), source=source)
         _apply(schedule, cleaned, clock.now())
         _save(schedule)
+        activity.record(Action.SCHEDULE_CREATE, _to_object(schedule), actor=actor, after=_build_fields(schedule))
     _log_change(schedule, "created", actor)
     return schedule
 
@@ -76,6 +77,7 @@ def update(
     A new rule counts from now on; what came due before is fired by the old one first.
     """
     with _edit_locked(schedule_id, tenant) as schedule:
+        before = _build_fields(schedule)
         cleaned, now = validation.clean_fields(changes, validation.get_known_params(schedule, changes)), clock.now()
         changed = Schedule(**{name: cleaned.get(name, getattr(schedule, name)) for name in validation.RULE_FIELDS})
         if rule_of(schedule) != rule_of(changed):
@@ -83,6 +85,8 @@ def update(
             schedule.refresh_from_db(using=db.alias())
         _apply(schedule, cleaned, now)
         schedule.edited = True
+        after = _build_fields(schedule)
+        activity.record_changes(Action.SCHEDULE_UPDATE, _to_object(schedule), before, after, actor=actor)
     _log_change(schedule, "changed", actor)
     return schedule
 
@@ -99,11 +103,16 @@ def enable(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Schedule:
     """Fire again from the next due time on. What came due while it was disabled is not fired."""
-    fields.parse_reason(reason)
+    reason_text = fields.parse_reason(reason)
     with _edit_locked(schedule_id, tenant) as schedule:
         if not schedule.enabled:
             require_valid(schedule, clock.now())
             _mark_enabled(schedule, clock.now())
+            before, after = {"enabled": False}, {"enabled": True}
+            changed = _to_object(schedule)
+            activity.record(
+                Action.SCHEDULE_ENABLE, changed, actor=actor, before=before, after=after, reason=reason_text
+            )
     _log_change(schedule, "enabled", actor)
     return schedule
 
@@ -114,8 +123,12 @@ def disable(
     """Fire no more, not even what is due at this moment."""
     reason_text = fields.parse_reason(reason)
     with _edit_locked(schedule_id, tenant) as schedule:
+        name = "enabled" if schedule.enabled else "disabled_reason"  # of a disabled one the reason may change
+        before = {name: getattr(schedule, name)}
         schedule.disabled_reason = reason_text or (schedule.disabled_reason if not schedule.enabled else "")
         schedule.enabled, schedule.next_fire_at = False, None
+        changed, after = _to_object(schedule), {name: getattr(schedule, name)}
+        activity.record_changes(Action.SCHEDULE_DISABLE, changed, before, after, actor=actor, reason=reason_text)
     _log_change(schedule, "disabled", actor)
     return schedule
 
@@ -132,6 +145,9 @@ def skip_next(
         schedule.next_fire_at = next_due_time(schedule, skipped)
         schedule.note = f"skipped: the fire of {serializers.format_time(skipped)}, by {actor.name or actor.kind}"
         schedule.note += f": {reason_text}" if reason_text else ""
+        before, after = {"next_fire_at": skipped}, {"next_fire_at": schedule.next_fire_at}
+        changed = _to_object(schedule)
+        activity.record(Action.SCHEDULE_SKIP_NEXT, changed, actor=actor, before=before, after=after, reason=reason_text)
     _log_change(schedule, "next fire skipped", actor)
     return schedule
 
@@ -144,14 +160,20 @@ def trigger(
     spec = build_spec(schedule, clock.now(), is_fire=False)
     try:
         with db.atomic():
-            return submit_spec(spec, actor=actor, reason=reason_text or f"schedule {schedule.name} was triggered").job
+            job_reason = reason_text or f"schedule {schedule.name} was triggered"
+            job = submit_spec(spec, actor=actor, reason=job_reason).job
+            changed, after = _to_object(schedule), {"job_id": job.pk}
+            activity.record(Action.SCHEDULE_TRIGGER, changed, actor=actor, after=after, reason=reason_text)
+            return job
     except IntegrityError:  # the foreign key: it was deleted meanwhile
         raise NotFound(_("There is no such schedule.")) from None
 
 
 def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> None:
     """Delete a schedule with its history of fires. Its jobs stay, without a reference to it."""
-    schedule = disable(schedule_id, tenant=tenant, reason="it is being deleted", actor=actor)
+    with _edit_locked(schedule_id, tenant) as schedule:  # it fires no more while its jobs are detached
+        activity.record(Action.SCHEDULE_DELETE, _to_object(schedule), actor=actor, before=_build_fields(schedule))
+        schedule.enabled, schedule.next_fire_at, schedule.disabled_reason = False, None, "it is being deleted"
     jobs = Job.objects.filter(schedule_id=schedule.pk).order_by("pk")
     while ids := list(jobs.values_list("pk", flat=True)[:DETACH_BATCH_SIZE]):  # small: running jobs need these rows
         with db.atomic():
@@ -163,6 +185,16 @@ def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor =
 
 def _log_change(schedule: Schedule, change: str, actor: Actor) -> None:
     logger.info("schedule %s (tenant %s): %s by %s", schedule.name, schedule.tenant, change, actor.name or actor.kind)
+
+
+def _to_object(schedule: Schedule) -> activity.ChangedObject:
+    return activity.ChangedObject(schedule.pk, schedule.name, schedule.tenant)
+
+
+def _build_fields(schedule: Schedule) -> dict[str, Any]:
+    """Return the fields that an activity records."""
+    values = {name: getattr(schedule, name) for name in validation.VALIDATORS}
+    return {**values, "template": None if schedule.template is None else schedule.template.name}
 
 
 @contextmanager

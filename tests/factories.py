@@ -24,6 +24,7 @@ from factory.django import DjangoModelFactory
 from jobs import ids
 from jobs.actors import ActorKind
 from jobs.models import (
+    Activity,
     ApiToken,
     ConcurrencyLimit,
     Gate,
@@ -276,6 +277,19 @@ class JobMinuteFactory(DjangoModelFactory[JobMinute]):
     wait_bucket = 0
     run_bucket = 0
     jobs = 1
+
+
+class ActivityFactory(DjangoModelFactory[Activity]):
+    class Meta:
+        model = Activity
+
+    tenant = "default"
+    actor_kind = str(ActorKind.USER)
+    actor_name = "ann"
+    action = "target.pause"
+    object_kind = "target"
+    object_id = Sequence(lambda n: f"book-{n}")
+    object_name = SelfAttribute("object_id")
 
 
 class ApiTokenFactory(DjangoModelFactory[ApiToken]):

@@ -21,6 +21,8 @@ from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.errors import Conflict, InvalidInput, NotFound
 from jobs.ids import min_id_at
+from jobs.models import Action
+from jobs.services import activity
 from jobs.validation import fields
 from webhooks import deliveries, events, payloads, secrets, sender, subscriptions, url_guard
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
@@ -56,6 +58,7 @@ def create(
             raise TooManyEndpoints(_("A tenant may have no more than %d endpoints.") % MAX_ENDPOINTS)
         endpoint.save(using=db.alias(), force_insert=True)
         subscriptions.write_subscriptions(endpoint)
+        activity.record(Action.ENDPOINT_CREATE, _to_object(endpoint), actor=actor, after=_build_fields(endpoint))
     _log_change(endpoint, "created", actor)
     return get(endpoint.pk), secrets.format_secret(secret)
 
@@ -81,15 +84,18 @@ def update(
         cleaned[name] = VALIDATORS[name](value)
     with db.atomic():
         endpoint = _lock(endpoint_id, tenant)
+        before = _build_fields(endpoint)
         if cleaned.get("enabled") and not endpoint.enabled:
             cleaned |= {"disabled_reason": "", "failures": 0, "open_until": None, "failing_since": None}
         if cleaned:
             of(tenant).filter(pk=endpoint.pk).update(**cleaned)
-            endpoint.refresh_from_db(fields=["events", "enabled"])
+            endpoint.refresh_from_db(fields=["url", "events", "enabled"])
         if cleaned.get("enabled") is False:
             deliveries.disable_endpoint(endpoint)
         else:
             subscriptions.write_subscriptions(endpoint)
+        changed, after = _to_object(endpoint), _build_fields(endpoint)
+        activity.record_changes(Action.ENDPOINT_UPDATE, changed, before, after, actor=actor)
     _log_change(endpoint, "changed", actor)
     return get(endpoint.pk)
 
@@ -98,6 +104,7 @@ def delete(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     """Delete an endpoint with its deliveries, and messages that no other endpoint got."""
     with db.atomic():
         endpoint = _lock(endpoint_id, tenant)
+        activity.record(Action.ENDPOINT_DELETE, _to_object(endpoint), actor=actor, before=_build_fields(endpoint))
         deliveries.disable_endpoint(endpoint)  # fan-out inserts no more deliveries
     own_deliveries = WebhookDelivery.objects.filter(endpoint_id=endpoint.pk)
     while message_of := dict(own_deliveries.values_list("pk", "message_id")[:BATCH_SIZE]):
@@ -125,6 +132,7 @@ def rotate_secret(
             old_secret=endpoint.secret,
             old_secret_until=Now() + OLD_SECRET_VALIDITY,
         )
+        activity.record(Action.ENDPOINT_ROTATE_SECRET, _to_object(endpoint), actor=actor)
     _log_change(endpoint, "secret rotated", actor)
     return get(endpoint.pk), secrets.format_secret(secret)
 
@@ -143,6 +151,8 @@ def send_test(endpoint_id: UUID | str, *, tenant: str | None = None, actor: Acto
             fanned_out_at=now,
         )
         delivery = WebhookDelivery.objects.create(endpoint=endpoint, message=message, event=events.TEST, probe=True)
+        sent = {"delivery_id": delivery.pk}
+        activity.record(Action.ENDPOINT_TEST, _to_object(endpoint), actor=actor, after=sent)
     db.after_commit(sender.wake_senders)
     _log_change(endpoint, "test delivery sent", actor)
     return get_delivery(delivery.pk)
@@ -184,7 +194,9 @@ def resend(delivery_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     delivery = get_delivery(delivery_id, tenant=tenant)
     with db.atomic():
         endpoint = _lock_enabled(delivery.endpoint_id, tenant)
-        _requeue([delivery.pk], probes=[delivery.pk])
+        if _requeue([delivery.pk], probes=[delivery.pk]):
+            sent = {"delivery_id": delivery.pk}
+            activity.record(Action.ENDPOINT_RESEND, _to_object(endpoint), actor=actor, after=sent)
     db.after_commit(sender.wake_senders)
     _log_change(endpoint, f"delivery {delivery.pk} resent", actor)
     return get_delivery(delivery.pk)
@@ -202,6 +214,10 @@ def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor 
             endpoint_of |= dict(rows.filter(pk__in=ids[start : start + BATCH_SIZE]).values_list("pk", "endpoint_id"))
         first = {endpoint_id: pk for pk, endpoint_id in reversed(endpoint_of.items())}
         resent = _requeue(list(endpoint_of), probes=list(first.values()))
+        counts = Counter(endpoint_of.values())
+        for endpoint in locked if resent else ():
+            sent = {"deliveries": counts[endpoint.pk]}
+            activity.record(Action.ENDPOINT_RESEND, _to_object(endpoint), actor=actor, after=sent)
     db.after_commit(sender.wake_senders)
     logger.info("%d webhook deliveries resent by %s", resent, actor.name or actor.kind)
     return resent
@@ -221,6 +237,9 @@ def resend_failed(
             failed = failed.filter(pk__gte=min_id_at(fields.parse_time(since, "since")))
         ids = list(failed.order_by("pk").values_list("pk", flat=True)[: conf.API_BULK_LIMIT])
         resent = _requeue(ids, probes=ids[:1])
+        if resent:
+            sent = {"deliveries": resent}
+            activity.record(Action.ENDPOINT_RESEND, _to_object(endpoint), actor=actor, after=sent)
     db.after_commit(sender.wake_senders)
     _log_change(endpoint, f"{resent} failed deliveries resent", actor)
     return resent
@@ -257,6 +276,15 @@ VALIDATORS: dict[str, Any] = {
     "events": events.parse_events,
     "enabled": lambda value: fields.parse_boolean(value, "enabled"),
 }
+
+
+def _to_object(endpoint: WebhookEndpoint) -> activity.ChangedObject:
+    return activity.ChangedObject(endpoint.pk, endpoint.url, endpoint.tenant)
+
+
+def _build_fields(endpoint: WebhookEndpoint) -> dict[str, Any]:
+    """Return the fields that an activity records; secrets are none of them."""
+    return {name: getattr(endpoint, name) for name in VALIDATORS}
 
 
 def _lock(endpoint_id: UUID | str, tenant: str | None) -> WebhookEndpoint:

@@ -12,6 +12,7 @@ from django.db.models import Model
 
 from jobs import models
 from jobs.admin import dashboard, job_forms, queue, reports  # noqa: F401  screens
+from jobs.admin.activity import ActivityAdmin
 from jobs.admin.groups import JobGroupAdmin
 from jobs.admin.history import JobEventAdmin, JobLogAdmin, JobMinuteAdmin, JobRunAdmin
 from jobs.admin.job_templates import JobTemplateAdmin
@@ -59,6 +60,7 @@ register = AdminRegistration(
         models.Poller: PollerAdmin,
         models.JobMinute: JobMinuteAdmin,
         models.ApiToken: ApiTokenAdmin,
+        models.Activity: ActivityAdmin,
     }
 )
 register.autoregister(admin.site)

@@ -24,22 +24,9 @@ from jobs.models.run import RARE_END_KINDS
 from jobs.registry import registry
 from jobs.states import ACTIVE, LIVE, TERMINAL, Status
 from jobs.stats.cache import RateLimitedCache
+from jobs.stats.event_times import CLOCK_LEEWAY, find_first_event_id
 
 INLINE_IDS_LIMIT = 500  # ids listed in a statement; above it, a subquery
-CLOCK_LEEWAY = timedelta(minutes=10)  # event ids are assigned before the commit, and times may come from another clock
-# Event ids grow with time: a binary search along the primary key finds the first event since a time.
-_EVENT_TIME = "(SELECT at FROM jobscheduler_jobevent WHERE id >= (low + high) / 2 ORDER BY id LIMIT 1)"
-_FIRST_EVENT = f"""
-    WITH RECURSIVE half (low, high) AS (
-        SELECT coalesce((SELECT min(id) FROM jobscheduler_jobevent), 0),
-               coalesce((SELECT max(id) FROM jobscheduler_jobevent), 0)
-        UNION ALL
-        SELECT CASE WHEN {_EVENT_TIME} < %s THEN (low + high) / 2 + 1 ELSE low END,
-               CASE WHEN {_EVENT_TIME} < %s THEN high ELSE (low + high) / 2 END
-        FROM half WHERE low < high
-    )
-    SELECT max(low) FROM half
-"""  # noqa: S608 — constants only
 
 
 class ChoiceFilter(SimpleListFilter):
@@ -218,12 +205,3 @@ def find_ended_jobs(since: datetime, status: str = "", job_type: str = "") -> An
     if len(scan.job_ids) <= INLINE_IDS_LIMIT:
         return scan.job_ids
     return ends.filter(pk__gte=scan.first_id).values("job_id")[: COUNT_LIMIT + 1]
-
-
-def find_first_event_id(since: datetime) -> int:
-    """Return the id of the first event since a time, or of the last one before it; 0 without events."""
-    connection = db.connection()
-    at = connection.ops.adapt_datetimefield_value(since)
-    with connection.cursor() as cursor:
-        cursor.execute(_FIRST_EVENT, [at, at])
-        return int(cursor.fetchone()[0])

@@ -10,11 +10,13 @@ from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 
-from jobs.admin.base import ConsoleAdmin, can_view_payload
+from jobs import actors, db
+from jobs.admin.base import can_view_payload
 from jobs.admin.columns import column
 from jobs.admin.filters import JobTypeFilter
 from jobs.admin.formatting import isolate_text, json_block
 from jobs.admin.forms import JsonField
+from jobs.admin.object_actions import ServiceBackedAdmin
 from jobs.admin.screens import APP, screen_url
 from jobs.errors import InvalidInput
 from jobs.models import Job, JobTemplate
@@ -77,8 +79,9 @@ class JobTemplateForm(forms.ModelForm):
         return cleaned
 
 
-class JobTemplateAdmin(ConsoleAdmin):
+class JobTemplateAdmin(ServiceBackedAdmin):
     form = JobTemplateForm
+    delete_service = staticmethod(templates.delete)
     change_form_template = "jobs/template_page.html"
     list_display = ("shown_name", "tenant", "job_type", "priority", "resource", "created_at")
     list_filter = (JobTypeFilter,)
@@ -100,6 +103,18 @@ class JobTemplateAdmin(ConsoleAdmin):
             (_("When"), {"fields": ("priority", "target", "max_runtime_sec", "retry_policy")}),
             (_("How much"), {"fields": ("resource", "cost_units", "token_limit", "tags")}),
         ]
+
+    def save_model(self, request: HttpRequest, obj: JobTemplate, form: Any, change: bool) -> None:
+        shown = set(form._meta.fields or ()) & form.cleaned_data.keys()  # a field that the page hides may be posted
+        names = [name for name in templates.VALIDATORS if name in shown and (not change or name in form.changed_data)]
+        values = {name: form.cleaned_data[name] for name in names}
+        values = {name: None if value == "" else value for name, value in values.items()}
+        actor = actors.make_user_actor(request.user)
+        if change:
+            templates.update(obj.pk, values, actor=actor)
+        else:
+            obj.pk = templates.create(values, tenant=form.cleaned_data["tenant"], actor=actor).pk
+        obj.refresh_from_db(using=db.alias())
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None

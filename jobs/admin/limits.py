@@ -6,7 +6,6 @@ from typing import Any
 
 from django import forms
 from django.db.models import Model, QuerySet
-from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -14,13 +13,13 @@ from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
-from jobs import actors, notifications
+from jobs import actors, db
 from jobs.admin.base import ReadOnlyAdmin, deny_permission
 from jobs.admin.columns import column, computed_column, pause_column
 from jobs.admin.filters import ChoiceFilter, CreatedFilter, JobTypeFilter, PausedFilter, choice_filter
 from jobs.admin.formatting import isolate_text, text_block
 from jobs.admin.forms import reason_field
-from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
+from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, ServiceBackedAdmin, call_with_key
 from jobs.admin.screens import APP
 from jobs.conf import conf
 from jobs.errors import InvalidInput
@@ -66,6 +65,8 @@ class LimitForm(forms.ModelForm):
             cleaned["overridden"] = True  # an entered maximum is an override
         if not cleaned["overridden"]:
             cleaned["max"] = conf.LIMITS.get_max(scope, key) if scope else None
+            if self.instance._state.adding and cleaned["max"] is None and not cleaned.get("paused"):
+                self.add_error("max", _("Enter a maximum, or pause it: without both there is no limit."))
         return cleaned
 
 
@@ -79,7 +80,7 @@ class MaximumForm(forms.ModelForm):
         fields = ("max",)
 
 
-class ConcurrencyLimitAdmin(ObjectActionAdmin):
+class ConcurrencyLimitAdmin(ServiceBackedAdmin):
     """Limits are not deleted but reset: without an override, the maximum is that of the settings."""
 
     form = LimitForm
@@ -152,13 +153,20 @@ class ConcurrencyLimitAdmin(ObjectActionAdmin):
         return (*self.readonly_fields, *(("scope", "key") if obj else ()))
 
     def save_model(self, request: HttpRequest, obj: ConcurrencyLimit, form: Any, change: bool) -> None:
-        if isinstance(form, MaximumForm):
-            obj.overridden = True
-        if "paused" in form.changed_data:
-            obj.paused_by = actors.make_user_actor(request.user).name if obj.paused else ""
-            obj.paused_at = Now() if obj.paused else None
-        super().save_model(request, obj, form, change)
-        notifications.notify(notifications.READY)  # more jobs may be able to start
+        actor, changed = actors.make_user_actor(request.user), set(form.changed_data)
+        limit = {"scope": obj.scope, "key": obj.key, "reason": form.cleaned_data.get("reason", "")}
+        is_maximum = not change or isinstance(form, MaximumForm) or not changed.isdisjoint({"max", "overridden"})
+        is_maximum |= "reason" in changed and not obj.paused
+        with db.atomic():
+            if "paused" in changed or (obj.paused and "reason" in changed):
+                limits.put({**limit, "paused": obj.paused}, actor=actor)
+            if is_maximum and (obj.overridden or isinstance(form, MaximumForm)):
+                limits.put({**limit, "max": obj.max}, actor=actor)
+            elif is_maximum:
+                limits.put({**limit, "reset": True}, actor=actor)
+        stored = ConcurrencyLimit.objects.filter(scope=obj.scope, key=obj.key).first()
+        if stored is not None:
+            obj.__dict__.update(stored.__dict__)
 
     shown_pause = pause_column()
     source = column(_("set by"), "overridden", lambda is_set: _now("an operator") if is_set else _now("the settings"))

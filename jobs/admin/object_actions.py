@@ -189,6 +189,25 @@ class ServiceBackedAdmin(ObjectActionAdmin):
         for key in list(queryset.values_list("pk", flat=True)):
             self.delete_service(key, actor=actors.make_user_actor(request.user))
 
+    def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Show the refusal of a row that is in use as a message."""
+        try:
+            return super().delete_view(request, *args, **kwargs)
+        except JobSchedulerError as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
+    @db.non_atomic
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Same, for the rows that a list deletes or edits."""
+        try:
+            return super().changelist_view(request, extra_context)
+        except JobSchedulerError as error:
+            if request.method != "POST":
+                raise
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(request.get_full_path())
+
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> tuple[Any, Any, Any, Any]:
         """List only the rows themselves: a million dependent rows may be deleted with them."""
         names = [isolate_text(str(row)) for row in objs]

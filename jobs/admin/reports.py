@@ -1,4 +1,4 @@
-"""Two read-only screens: the actions of operators on jobs (audit), and figures by job type (performance)."""
+"""A read-only screen: figures by job type (performance)."""
 
 from __future__ import annotations
 
@@ -8,65 +8,22 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.admin import ModelAdmin
-from django.db.models import Max, Sum
+from django.db.models import Sum
 from django.http import HttpRequest, HttpResponse
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from jobs import clock, db
-from jobs.actors import ActorKind
 from jobs.admin.charts import WINDOWS, Window, format_bucket, percentile, slot_expression, sparkline
-from jobs.admin.columns import link, list_url, short_id
-from jobs.admin.screens import APP, render, screen
-from jobs.models import Job, JobEvent, JobMinute
-from jobs.models.run import ACTOR_CHOICES
+from jobs.admin.columns import list_url
+from jobs.admin.screens import render, screen
+from jobs.models import Job, JobMinute
 from jobs.registry import registry
-from jobs.states import EventKind, Status
+from jobs.states import Status
 from jobs.stats.cache import RateLimitedCache
 
-OPERATOR_KINDS = (ActorKind.USER, ActorKind.TOKEN, ActorKind.CLI)  # all others are parts of the scheduler
-EVENTS_SHOWN = 100
-EVENTS_READ = 20_000
 JOB_TYPES_SHOWN = 200  # those with the most jobs
-
-
-@screen("audit", gettext_lazy("Audit"), permission=f"{APP}.view_jobevent")
-def audit(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    """List events, newest first. A page reads at most EVENTS_READ of them, and links to where it stopped."""
-    newest = JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0
-    top = min(_parse_number(request.GET.get("before", "")) or newest + 1, newest + 1)
-    bottom = max(top - EVENTS_READ, 0)
-    # A value that is none of the choices is ignored.
-    actor_kind, verb = request.GET.get("who", ""), request.GET.get("verb", "")
-    rows = JobEvent.objects.filter(pk__lt=top, pk__gte=bottom)
-    rows = rows.filter(actor_kind__in=[actor_kind] if actor_kind in OPERATOR_KINDS else list(map(str, OPERATOR_KINDS)))
-    if verb in set(EventKind):
-        rows = rows.filter(kind=verb)
-    if name := request.GET.get("name", "").replace("\0", "")[:200]:
-        rows = rows.filter(actor_name=name)
-    events = list(rows.order_by("-pk").defer("data")[:EVENTS_SHOWN])
-    reached = events[-1].pk if len(events) == EVENTS_SHOWN else bottom
-    filters: dict[str, Any] = {
-        key: value for key in ("who", "name", "verb") if (value := request.GET.get(key, "")[:200])
-    }
-    context = {
-        "events": [(event, link(admin.admin_site, Job, event.job_id, short_id(event.job_id))) for event in events],
-        "older": f"?{urlencode({**filters, 'before': reached})}" if reached > 1 else "",
-        "events_read": EVENTS_READ,
-        "actor_kinds": [
-            (kind, label, filters.get("who") == kind) for kind, label in ACTOR_CHOICES if kind in OPERATOR_KINDS
-        ],
-        "event_kinds": [(str(kind), filters.get("verb") == kind) for kind in EventKind],
-        "filters": filters,
-    }
-    return render(admin, request, "jobs/console/audit.html", context, title=_("Audit"))
-
-
-def _parse_number(text: str) -> int | None:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        return None
-    return int(text) or None
 
 
 @dataclass

@@ -76,7 +76,7 @@ class TokenForm(forms.ModelForm):
 def _revoke(token: ApiToken, *, reason: str, actor: Actor) -> None:
     if token.revoked_at is not None:
         raise Conflict(_now("it was revoked before"))
-    tokens.revoke(token.pk, actor=actor)
+    tokens.revoke(token.pk, reason=reason, actor=actor)
 
 
 class ApiTokenAdmin(ServiceBackedAdmin):

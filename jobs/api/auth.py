@@ -200,7 +200,7 @@ def _authenticate_token(request: HttpRequest, text: str, requirement: Requiremen
         raise Forbidden(_("This token lacks the scope “%s”.") % requirement.scope)
     if maker is not None and not permissions.is_allowed(maker, requirement):
         raise Forbidden(_("The user who made this token lacks the permission for this."))
-    return Principal(actors.make_token_actor(token.name, token.prefix), token.tenant, token, maker)
+    return Principal(actors.make_token_actor(token.name, token.prefix, token.pk), token.tenant, token, maker)
 
 
 def _count_unknown_token(request: HttpRequest) -> None:

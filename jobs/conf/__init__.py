@@ -168,6 +168,7 @@ class Conf:
     TOKEN_LIMIT: int | None = setting(None, rules.integer(0, 2**63 - 1, optional=True))
     LOG_LINES_PER_JOB: int = setting(1000, rules.integer(0, 1_000_000))
     RETENTION_DAYS: float | None = setting(None, DAYS)
+    ACTIVITY_RETENTION_DAYS: float | None = setting(365, DAYS)  # None: activities are kept
 
     MAX_BODY_BYTES: int = setting(2**20, BYTES)
     BULK_BODY_BYTES: int = setting(32 * 2**20, BYTES)

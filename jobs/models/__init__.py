@@ -1,3 +1,4 @@
+from jobs.models.activity import Action, Activity
 from jobs.models.failed_attempt import FailedAttempt
 from jobs.models.group import FailureMode, GroupMode, GroupStatus, JobGroup, JobTemplate
 from jobs.models.job import DISPATCH_ORDER, Gate, Job, JobRun

@@ -16,18 +16,18 @@ from django.db.models.functions import Cast, Now
 
 from jobs import db
 
-_CONSTANT = re.compile(r"[A-Z_]+")
+_CONSTANT = re.compile(r"[A-Za-z_]+")
 
 
 class SqlLiteral(Value):
-    """Write a whole number or a constant in capitals into the SQL text; never user input."""
+    """Write a whole number or a constant of ASCII letters into the SQL text; never user input."""
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[()]]:
         value = self.value
         if isinstance(value, int):
             return str(int(value)), ()
         if not _CONSTANT.fullmatch(value):
-            raise ValueError(f"{value!r} cannot be written into SQL: only whole numbers and constants in capitals can")
+            raise ValueError(f"{value!r} cannot be written into SQL: only whole numbers and constants of letters can")
         return f"'{value}'", ()
 
 

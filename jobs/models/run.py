@@ -14,6 +14,8 @@ from jobs.models.routing import RoutedManager
 from jobs.states import EventKind
 
 RARE_END_KINDS = [str(kind) for kind in (EventKind.CANCELLED, EventKind.FAILED, EventKind.SKIPPED)]
+SUBMISSION_KINDS = [str(kind) for kind in (EventKind.SUBMITTED, EventKind.HELD)]
+OPERATOR_KINDS = [str(kind) for kind in (ActorKind.USER, ActorKind.TOKEN, ActorKind.CLI)]  # no part of the scheduler
 ACTOR_CHOICES = [
     (str(ActorKind.USER), pgettext_lazy("actor", "user")),
     (str(ActorKind.TOKEN), pgettext_lazy("actor", "API token")),
@@ -52,6 +54,12 @@ class JobEvent(models.Model):
             ),
             # A job that completes is never written to this index.
             models.Index(fields=("kind", "at"), condition=Q(kind__in=RARE_END_KINDS), name="jobevent_rare_end"),
+            # Nothing that a worker writes is in this index, and no submission.
+            models.Index(
+                fields=("id",),
+                condition=Q(actor_kind__in=OPERATOR_KINDS) & ~Q(kind__in=SUBMISSION_KINDS),
+                name="jobevent_of_operator",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -8,10 +8,12 @@ from uuid import UUID
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
+from jobs import db
 from jobs.actors import PYTHON, Actor
 from jobs.engine.slots import leases
 from jobs.errors import NotFound, WrongState
-from jobs.models import Lease, LeaseKind
+from jobs.models import Action, Lease, LeaseKind
+from jobs.services import activity
 from jobs.validation import fields
 
 logger = logging.getLogger("jobs.services.direct_calls")
@@ -45,7 +47,11 @@ def end(lease_id: UUID, *, tenant: str | None = None, reason: str = "", actor: A
         raise NotFound(_("There is no such direct call."))
     ended_by = actor.name or str(actor.kind)
     outcome = f"ended by {ended_by}: {reason}" if reason else f"ended by {ended_by}"
-    was_live = leases.end_lease(lease.pk, outcome)
+    with db.atomic():
+        was_live = leases.end_lease(lease.pk, outcome)
+        if was_live:
+            called = activity.ChangedObject(lease.pk, lease.job_type, lease.tenant)
+            activity.record(Action.DIRECT_CALL_END, called, actor=actor, reason=reason)
     lease = Lease.objects.get(pk=lease.pk)
     if not was_live:
         raise WrongState(_("This direct call is over: %s.") % lease.outcome)

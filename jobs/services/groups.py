@@ -16,10 +16,10 @@ from jobs.engine import lifecycle
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import JobSpec
 from jobs.errors import IdempotencyKeyReused, InvalidInput, NotFound
-from jobs.models import FailureMode, GroupMode, Job, JobGroup
+from jobs.models import Action, FailureMode, GroupMode, Job, JobGroup
 from jobs.models.job import JobQuerySet
 from jobs.registry import GroupMember
-from jobs.services import job_spec
+from jobs.services import activity, job_spec
 from jobs.states import Status
 from jobs.validation import fields
 
@@ -83,12 +83,20 @@ def create(
 
 
 def cancel(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
-    return lifecycle.cancel_group(get(group_id, tenant=tenant).pk, actor=actor, reason=fields.parse_reason(reason))
+    group, reason = get(group_id, tenant=tenant), fields.parse_reason(reason)
+    with db.atomic():
+        changed = lifecycle.cancel_group(group.pk, actor=actor, reason=reason)
+        _record_action(Action.GROUP_CANCEL, group, changed, actor, reason)
+    return changed
 
 
 def retry(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
     """Retry the members that failed or were cancelled, in their order."""
-    return lifecycle.retry_group(get(group_id, tenant=tenant).pk, actor=actor, reason=fields.parse_reason(reason))
+    group, reason = get(group_id, tenant=tenant), fields.parse_reason(reason)
+    with db.atomic():
+        changed = lifecycle.retry_group(group.pk, actor=actor, reason=reason)
+        _record_action(Action.GROUP_RETRY, group, changed, actor, reason)
+    return changed
 
 
 def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
@@ -120,6 +128,18 @@ def count_progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
         progress[group_id]["total"] += jobs
         progress[group_id]["by_status"][status] = jobs
     return progress
+
+
+def _record_action(action: Action, before: JobGroup, after: JobGroup, actor: Actor, reason: str) -> None:
+    fields_of = [
+        {name: getattr(row, name) for name in ("status", "cancel_requested", "round")} for row in (before, after)
+    ]
+    names = [name for name in fields_of[0] if fields_of[0][name] != fields_of[1][name]]
+    if action == Action.GROUP_CANCEL and not names:  # a repeated request
+        return
+    old, new = ({name: values[name] for name in names} for values in fields_of)
+    group = activity.ChangedObject(after.pk, str(after), after.tenant)
+    activity.record(action, group, actor=actor, before=old, after=new, reason=reason)
 
 
 def _parse_member(index: int, member: Any, tenant: str) -> Any:

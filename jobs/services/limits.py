@@ -16,8 +16,9 @@ from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.engine.selection.limits import read_configured
 from jobs.errors import Conflict, InvalidInput
-from jobs.models import ConcurrencyLimit, LimitScope
+from jobs.models import Action, ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import InUse, Limit
+from jobs.services import activity
 from jobs.stats import live_counts
 from jobs.stats.queries import count_in_use
 from jobs.validation import fields as validation
@@ -110,6 +111,7 @@ def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
         row = rows.select_for_update(no_key=True).filter(scope=scope, key=key).first()
         if row is None:
             raise Conflict(_("Another request is changing this limit; try again."))
+        before, was_paused = _build_fields(row), row.paused
         row.reason = reason or row.reason
         if is_reset:
             row.max, row.overridden = configured_max, False
@@ -122,6 +124,12 @@ def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
         row.save(using=db.alias())
         if not row.overridden and not row.paused and configured_max is None:
             row.delete(using=db.alias())
+        after = _build_fields(row)
+        if not (was_paused and row.paused):  # the reason is that of the change, which is recorded with it
+            before["reason"] = after["reason"]
+        action = Action.LIMIT_RESET if is_reset else Action.LIMIT_SET if "max" in fields else Action.LIMIT_PAUSE
+        limit = activity.ChangedObject(f"{scope}:{key}" if key else scope, str(row), _get_tenant(scope, key))
+        activity.record_changes(action, limit, before, after, actor=actor, reason=reason)
         notifications.notify(notifications.READY)
     value = f"max {row.max or 'unlimited'}{', paused' if row.paused else ''}"
     logger.info("limit %s set to %s by %s", row, value, actor.name or actor.kind)
@@ -152,6 +160,16 @@ def parse_scope_and_key(scope: Any, key: Any) -> tuple[str, str]:
 def _without_other_tenants(state: LimitState) -> LimitState:
     in_use = None if state.scope == LimitScope.GLOBAL else state.in_use
     return replace(state, in_use=in_use, paused_by="", reason="")
+
+
+def _build_fields(row: ConcurrencyLimit) -> dict[str, Any]:
+    """Return the fields that an activity records."""
+    source = "override" if row.overridden else "settings"
+    return {"max": row.max, "source": source, "paused": row.paused, "reason": row.reason}
+
+
+def _get_tenant(scope: str, key: str) -> str | None:
+    return key if scope == LimitScope.TENANT else None
 
 
 def _build_state(row: ConcurrencyLimit, in_use: InUse) -> LimitState:

@@ -17,8 +17,9 @@ from jobs import db, ids
 from jobs.actors import PYTHON, Actor
 from jobs.engine.promoter import mark_dirty
 from jobs.errors import InvalidInput, NotFound
-from jobs.models import Job, LaneMark, Target
+from jobs.models import Action, Job, LaneMark, Target
 from jobs.models.expressions import sql_literals
+from jobs.services import activity
 from jobs.stats import queries
 from jobs.validation import fields
 
@@ -49,7 +50,7 @@ def pause(key: str, *, tenant: str = "default", reason: str = "", actor: Actor =
         changes: dict[str, Any] = {"reason": reason} if reason else {}
         if not target.paused:
             changes = {"paused": True, "paused_by": actor.name, "paused_at": Now(), "reason": reason}
-        return _apply_changes(target, changes, actor)
+        return _apply_changes(target, changes, actor, reason)
 
 
 def unpause(key: str, *, tenant: str = "default", actor: Actor = PYTHON) -> Target:
@@ -117,12 +118,18 @@ def _build_not_found(key: str, tenant: str) -> NotFound:
     return NotFound(_("There is no target “%(key)s” in tenant %(tenant)s.") % {"key": key, "tenant": tenant})
 
 
-def _apply_changes(target: Target, changes: dict[str, Any], actor: Actor) -> Target:
-    if not changes:
+def _apply_changes(target: Target, changes: dict[str, Any], actor: Actor, reason: str = "") -> Target:
+    """Write the changes of a locked target and record them; a new reason of a paused target counts as a pause."""
+    names = ("paused",) if "paused" in changes else ("reason",)
+    before = {name: getattr(target, name) for name in names}
+    if not changes or all(before.get(name) == value for name, value in changes.items()):
         return target
     Target.objects.filter(pk=target.pk).update(**changes)
     mark_dirty(target.pk)
     target.refresh_from_db(using=db.alias())
+    after = {name: getattr(target, name) for name in names}
+    changed = activity.ChangedObject(target.key, target.key, target.tenant)
+    activity.record_changes(Action.TARGET_PAUSE, changed, before, after, actor=actor, reason=reason)
     action = "paused" if target.paused else "unpaused"
     logger.info("target %s of tenant %s %s by %s", target.key, target.tenant, action, actor.name or actor.kind)
     return target

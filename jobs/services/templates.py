@@ -16,12 +16,12 @@ from jobs import db
 from jobs.actors import PYTHON, Actor
 from jobs.conf.rules import YEAR_SEC
 from jobs.errors import Conflict, InvalidInput, InvalidParams, NotFound
-from jobs.models import Job, JobTemplate
+from jobs.models import Action, Job, JobTemplate
 from jobs.models.expressions import sql_literals
 from jobs.models.job import RARE_STATUSES
 from jobs.redaction import has_secret, restore
 from jobs.registry import registry
-from jobs.services import job_spec
+from jobs.services import activity, job_spec
 from jobs.states import ACTIVE, Status
 from jobs.validation import fields
 
@@ -73,7 +73,9 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
             raise InvalidInput(name, _("is required"), "missing")
     template = JobTemplate(tenant=fields.parse_tenant(tenant), **_parse_values(values, {}))
     validate_params(template.job_type, template.params)
-    _save(template)
+    with db.atomic():
+        _save(template)
+        activity.record(Action.TEMPLATE_CREATE, _to_object(template), actor=actor, after=_build_fields(template))
     _log(template, "created", actor)
     return template
 
@@ -94,10 +96,13 @@ def update(
     """Change the given fields; None clears a field. Existing jobs of the template do not change."""
     with db.atomic():
         template = _find(filter_by_tenant(tenant).select_for_update(no_key=True), template_id)
+        before = _build_fields(template)
         for name, value in _parse_values(changes, get_known_params(template, changes)).items():
             setattr(template, name, value)
         validate_params(template.job_type, template.params)
         _save(template)
+        changed, after = _to_object(template), _build_fields(template)
+        activity.record_changes(Action.TEMPLATE_UPDATE, changed, before, after, actor=actor)
     _log(template, "changed", actor)
     return template
 
@@ -136,6 +141,7 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
             users = ", ".join(sorted({str(row._meta.verbose_name) for row in error.protected_objects}))
             values = {"name": template.name, "users": users}
             raise TemplateInUse(_("“%(name)s” is used by: %(users)s.") % values) from None
+        activity.record(Action.TEMPLATE_DELETE, _to_object(template), actor=actor, before=_build_fields(template))
     _log(template, "deleted", actor)
 
 
@@ -179,6 +185,14 @@ def _save(template: JobTemplate) -> None:
         names = {"name": template.name, "tenant": template.tenant}
         raise NameTaken(_("Tenant %(tenant)s already has a template “%(name)s”.") % names) from None
     template.refresh_from_db(using=db.alias())
+
+
+def _to_object(template: JobTemplate) -> activity.ChangedObject:
+    return activity.ChangedObject(template.pk, template.name, template.tenant)
+
+
+def _build_fields(template: JobTemplate) -> dict[str, Any]:
+    return {name: getattr(template, name) for name in VALIDATORS}
 
 
 def _log(template: JobTemplate, action: str, actor: Actor) -> None:

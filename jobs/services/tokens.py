@@ -23,8 +23,9 @@ from jobs import clock, db
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
-from jobs.models import ApiToken
+from jobs.models import Action, ApiToken
 from jobs.models.token import SCOPES
+from jobs.services import activity
 from jobs.services.templates import NameTaken
 from jobs.validation import fields
 
@@ -67,10 +68,12 @@ def create(
     try:
         with db.atomic():
             token.save(using=db.alias(), force_insert=True)
+            token.refresh_from_db(using=db.alias())
+            fields_set = {name: getattr(token, name) for name in ("tenant", "scopes", "addons", "prefix", "expires_at")}
+            activity.record(Action.TOKEN_CREATE, _to_object(token), actor=actor, after=fields_set)
     except IntegrityError:
         message = _("The tenant already has a token “%s”. Choose another name, or revoke that token first.")
         raise NameTaken(message % token.name) from None
-    token.refresh_from_db(using=db.alias())
     logger.info("token %s created by %s", token.prefix, actor.name or actor.kind)
     return token, text
 
@@ -110,13 +113,19 @@ def record_use(token: ApiToken) -> None:
         logger.warning("the use of token %s was not recorded: %s", token.prefix, error)
 
 
-def revoke(token_id: UUID, *, actor: Actor = PYTHON) -> ApiToken:
+def revoke(token_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> ApiToken:
     """Revoke a token. Revoking it again changes nothing."""
-    if ApiToken.objects.filter(pk=token_id, revoked_at__isnull=True).update(revoked_at=Now()):
-        logger.info("token %s revoked by %s", token_id, actor.name or actor.kind)
-    token = ApiToken.objects.filter(pk=token_id).first()
-    if token is None:
-        raise NotFound(_("There is no such token."))
+    with db.atomic():
+        is_changed = ApiToken.objects.filter(pk=token_id, revoked_at__isnull=True).update(revoked_at=Now())
+        token = ApiToken.objects.filter(pk=token_id).first()
+        if token is None:
+            raise NotFound(_("There is no such token."))
+        if is_changed:
+            before, after = {"revoked_at": None}, {"revoked_at": token.revoked_at}
+            activity.record(
+                Action.TOKEN_REVOKE, _to_object(token), actor=actor, before=before, after=after, reason=reason
+            )
+            logger.info("token %s revoked by %s", token_id, actor.name or actor.kind)
     return token
 
 
@@ -165,6 +174,10 @@ def count_request(token: ApiToken) -> float | None:
         return None
     started_at = row.values_list("window_at", flat=True).first()
     return 0.0 if started_at is None else max((started_at + WINDOW - clock.now()).total_seconds(), 0.0)
+
+
+def _to_object(token: ApiToken) -> activity.ChangedObject:
+    return activity.ChangedObject(token.pk, token.name, token.tenant)
 
 
 def parse_scopes(value: Any) -> list[str]:

@@ -19,8 +19,9 @@ from jobs.engine.claim import ServedJobs
 from jobs.engine.worker import WorkerLoop, WorkerOptions, registration
 from jobs.engine.worker.registration import IDLE_BEAT_SEC
 from jobs.errors import Conflict, NotFound
-from jobs.models import Worker, WorkerState
+from jobs.models import Action, Worker, WorkerState
 from jobs.process_identity import ProcessIdentity
+from jobs.services import activity
 from jobs.validation import fields
 
 __all__ = ["ServedJobs", "WorkerOptions", "find_running_duplicate", "is_alive", "quiet", "run_worker", "stop", "wake"]
@@ -43,17 +44,17 @@ def find_running_duplicate(name: str | None) -> ProcessIdentity | None:
 
 def quiet(worker_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> Worker:
     """Let a worker finish its running jobs and claim no more until `wake`."""
-    return _request_state(worker_id, WorkerState.QUIET, reason, actor)
+    return _request_state(worker_id, WorkerState.QUIET, Action.WORKER_QUIET, reason, actor)
 
 
 def wake(worker_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> Worker:
     """Let a worker claim jobs again."""
-    return _request_state(worker_id, "", reason, actor)
+    return _request_state(worker_id, "", Action.WORKER_WAKE, reason, actor)
 
 
 def stop(worker_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> Worker:
     """Stop a worker as SIGTERM does: jobs that do not finish in time return to the queue."""
-    return _request_state(worker_id, WorkerState.STOPPING, reason, actor)
+    return _request_state(worker_id, WorkerState.STOPPING, Action.WORKER_STOP, reason, actor)
 
 
 def is_alive(worker: Worker) -> bool:
@@ -63,7 +64,7 @@ def is_alive(worker: Worker) -> bool:
     return worker.heartbeat_at > clock.now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
 
 
-def _request_state(worker_id: UUID, state: str, reason: str, actor: Actor) -> Worker:
+def _request_state(worker_id: UUID, state: str, action: Action, reason: str, actor: Actor) -> Worker:
     reason = fields.parse_reason(reason)
     with db.atomic():
         worker = Worker.objects.select_for_update(no_key=True).filter(pk=worker_id).first()
@@ -76,6 +77,10 @@ def _request_state(worker_id: UUID, state: str, reason: str, actor: Actor) -> Wo
         if worker.request != state:
             requested_at = Now() if state else None
             Worker.objects.filter(pk=worker.pk).update(request=state, requested_at=requested_at)
+            changed, before, after = activity.ChangedObject(worker.pk, worker.name, None), worker.request, state
+            activity.record_changes(
+                action, changed, {"request": before}, {"request": after}, actor=actor, reason=reason
+            )
     requested_by = actor.name or actor.kind
     suffix = f": {reason}" if reason else ""
     logger.info("worker %s: %s requested by %s%s", worker.name, state or WorkerState.RUNNING, requested_by, suffix)

@@ -29,7 +29,7 @@ from tests.support.admin_pages import get_list_url, get_page_url
 INLINE = re.compile(
     r"<style|\sstyle=|\son[a-z]+=|javascript:|<script(?![^>]*\bsrc=)(?![^>]*application/json)[^>]*>", re.I
 )
-SCREENS = ("audit", "performance", "enqueue")
+SCREENS = ("activity", "performance", "enqueue")
 
 
 def rows() -> list[Any]:

@@ -1,4 +1,4 @@
-"""Workers, groups, audit and performance in the console."""
+"""Workers, groups and performance in the console."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from jobs.actors import Actor, ActorKind
-from jobs.admin import reports
 from jobs.engine.worker import WorkerOptions
 from jobs.engine.worker.registration import Registration
 from jobs.errors import Conflict, NotFound
@@ -21,11 +19,9 @@ from jobs.models import JobGroup, JobMinute, Worker, WorkerState
 from jobs.process_identity import ProcessIdentity
 from jobs.services import groups, workers
 from jobs.services import jobs as job_services
-from jobs.states import Status
-from tests.factories import JobEventFactory, JobFactory, JobMinuteFactory, WorkerFactory, job_in
+from tests.factories import JobFactory, JobMinuteFactory, WorkerFactory
 from tests.support.admin_pages import count_queries, get_list_url, get_page_url, list_buttons, read_messages
 from tests.support.admin_users import create_reader, log_in
-from tests.support.snapshots import dump_tables
 
 ITEM = {"job_type": "sample.noop"}
 
@@ -176,57 +172,6 @@ def test_the_group_list_takes_as_many_statements_for_many_as_for_few(boss: Clien
     assert count_queries(boss, get_list_url(JobGroup)) == baseline <= 10
 
 
-# ------------------------------------------------------------------------------------------------ audit
-
-
-def test_the_audit_shows_what_people_tokens_and_commands_did_and_nothing_of_the_scheduler(boss: Client) -> None:
-    job = job_services.enqueue("sample.noop", actor=Actor(ActorKind.TOKEN, "robot"))
-    job_services.pause(job.pk, reason="not now", actor=Actor(ActorKind.USER, "ann"))
-    job_services.resume(job.pk, actor=Actor(ActorKind.CLI, "root"))
-    job_in(Status.RUNNING)
-    JobEventFactory.create(job=job, actor_kind="worker", actor_name="mailer", reason="machine")
-    page = boss.get(screen("audit")).content.decode()
-    for text in ("robot", "ann", "root", "not now", "PAUSED", str(job.pk)):
-        assert text in page, text
-    assert "machine" not in page
-    shown = boss.get(screen("audit"), {"who": "user", "verb": "PAUSED", "name": "ann"}).context["events"]
-    assert [event.actor_name for event, _link in shown] == ["ann"]
-
-
-def test_the_audit_goes_back_stretch_by_stretch(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "EVENTS_READ", 10)
-    monkeypatch.setattr(reports, "EVENTS_SHOWN", 3)
-    job = JobFactory.create()
-    rows = [
-        JobEventFactory.create(job=job, actor_kind="user" if number < 8 else "worker", actor_name=f"n{number}.")
-        for number in range(25)
-    ]
-    url, seen = screen("audit"), []
-    for _ in range(20):
-        page = boss.get(url)
-        seen += [event.pk for event, _link in page.context["events"]]
-        if not page.context["older"]:
-            break
-        url = screen("audit") + page.context["older"]
-    assert seen == [row.pk for row in reversed(rows[:8])]
-
-
-@pytest.mark.parametrize(
-    "query", ["before=x", "before=-1", "before=" + "9" * 40, "who=nobody&verb=x", "name=%00", "name=" + "x" * 900]
-)
-def test_odd_questions_are_answered_calmly(boss: Client, query: str) -> None:
-    JobEventFactory.create(actor_kind="user")
-    assert boss.get(f"{screen('audit')}?{query}").status_code == 200
-    assert boss.get(f"{screen('performance')}?{query.replace('before', 'window')}").status_code == 200
-
-
-def test_the_audit_takes_its_permission_and_changes_nothing(looker: Client, db: Any) -> None:
-    before = dump_tables()
-    assert looker.get(screen("audit")).status_code == 200
-    assert looker.post(screen("audit")).status_code == 405
-    assert dump_tables() == before
-
-
 # ------------------------------------------------------------------------------------------------ performance
 
 
@@ -257,6 +202,11 @@ def test_performance_tells_of_each_job_type_how_it_does(boss: Client) -> None:
     assert len(boss.get(f"{screen('performance')}?window=7d").context["job_types"]) == 2
 
 
+@pytest.mark.parametrize("window", ["x", "-1", "9" * 40, "%00", "x" * 900])
+def test_performance_ignores_a_window_that_makes_no_sense(boss: Client, window: str) -> None:
+    assert boss.get(f"{screen('performance')}?window={window}").status_code == 200
+
+
 def test_performance_asks_the_rollup_only_and_as_often_for_many_as_for_few(boss: Client) -> None:
     JobMinuteFactory.create()
     baseline = count_queries(boss, screen("performance"))
@@ -268,6 +218,5 @@ def test_performance_asks_the_rollup_only_and_as_often_for_many_as_for_few(boss:
 def test_empty_screens_teach(boss: Client) -> None:
     JobMinute.objects.all().delete()
     assert "No job ended in this time." in boss.get(screen("performance")).content.decode()
-    assert "Nobody has done anything" in boss.get(screen("audit")).content.decode()
     assert "manage.py worker" in boss.get(get_list_url(Worker)).content.decode()
     assert "There are no groups." in boss.get(get_list_url(JobGroup)).content.decode()

@@ -142,7 +142,9 @@ def test_a_collection_contains_the_callers_tenant_only(route: Route) -> None:
         require_problem(response, 403, "forbidden")
     elif route.name not in SHARED:
         assert response.status_code == 200, response.content
-        assert response.json() == {"items": [], "next_cursor": None}
+        page = response.json()
+        items = [item for item in page["items"] if item.get("action") != "token.create"]  # of the caller's token
+        assert (items, page["next_cursor"]) == ([], None)
 
 
 @pytest.mark.parametrize("route", UNSAFE_ROUTES)

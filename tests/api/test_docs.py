@@ -31,8 +31,9 @@ def test_the_examples_of_the_page_run(live_server: Any, tmp_path: Path) -> None:
     assert '"count":2' in outputs[3]
     assert outputs[5].strip() == "304"
     assert '"status":"CANCELLED"' in outputs[7]
-    assert [code in outputs[8] for code in ('"superseded"', '"body","priority"', '"unauthorized"')] == [True] * 3
-    assert "Deprecation: @" in outputs[9]
+    assert '"action":"job.cancel"' in outputs[8]
+    assert [code in outputs[9] for code in ('"superseded"', '"body","priority"', '"unauthorized"')] == [True] * 3
+    assert "Deprecation: @" in outputs[10]
     assert Job.objects.filter(idempotency_key="order-4711").count() == 1
 
 

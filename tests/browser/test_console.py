@@ -27,7 +27,7 @@ from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_for_
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
-SCREENS = ("dashboard", "queue", "enqueue", "audit", "performance")
+SCREENS = ("dashboard", "queue", "enqueue", "activity", "performance")
 
 
 @pytest.fixture

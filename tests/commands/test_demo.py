@@ -21,7 +21,8 @@ from tests.support.snapshots import dump_tables
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 
 pytestmark = pytest.mark.django_db(transaction=True)
-IGNORED_TABLES = ("Worker", "SystemSnapshot", "LaneMark", "ConcurrencyLimit")  # written by the engine itself
+# Written by the engine itself; and activities, which cannot be deleted.
+IGNORED_TABLES = ("Worker", "SystemSnapshot", "LaneMark", "ConcurrencyLimit", "Activity")
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,9 @@ TRIGGERS = {
     "jobscheduler_inv_006_member": "jobscheduler_job",
     "jobscheduler_inv_002": "jobscheduler_jobrun",
     "jobscheduler_append_only": "jobscheduler_jobevent",
+    "jobscheduler_keep_event": "jobscheduler_jobevent",
+    "jobscheduler_activity_append_only": "jobscheduler_activity",
+    "jobscheduler_keep_activity": "jobscheduler_activity",
     "jobscheduler_inv_006": "jobscheduler_jobgroup",
 }
 OUTBOX_TRIGGERS = {  # of the webhooks: they refuse nothing
@@ -23,7 +26,10 @@ OUTBOX_TRIGGERS = {  # of the webhooks: they refuse nothing
     "jobscheduler_webhook_group": "jobscheduler_jobgroup",
     "jobscheduler_webhook_endpoint": "jobscheduler_webhookendpoint",
 }
-REPLACEABLE = ("jobscheduler_job", "jobscheduler_jobrun", "jobscheduler_jobevent", "jobscheduler_jobgroup")
+REPLACEABLE = (
+    *("jobscheduler_job", "jobscheduler_jobrun", "jobscheduler_jobevent", "jobscheduler_jobgroup"),
+    "jobscheduler_activity",
+)
 ONLY_ON_POSTGRES = {  # there, a trigger is spared those who write other columns
     "jobscheduler_inv_001_dispatch": "jobscheduler_job",
     "jobscheduler_inv_002_start": "jobscheduler_jobrun",

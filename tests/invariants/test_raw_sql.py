@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from tests.factories import JobFactory
+from tests.factories import ActivityFactory, JobFactory
 from tests.invariants.raw import (
     ONLY_ON_POSTGRES,
     ONLY_ON_SQLITE,
@@ -59,6 +59,7 @@ def test_every_trigger_is_in_the_migrated_database() -> None:
 def test_a_row_cannot_be_replaced_past_the_triggers(table: str) -> None:
     """SQLite's INSERT OR REPLACE deletes the old row without running triggers."""
     JobFactory.create(completed=True, in_group=True)
+    ActivityFactory.create()
     execute(
         "INSERT INTO jobscheduler_jobevent (job_id, at, kind, from_status, to_status, reason, actor_kind, actor_name)"
         " SELECT id, created_at, 'COMPLETED', '', '', '', 'cli', '' FROM jobscheduler_job",
@@ -77,6 +78,9 @@ GUARDED = {
     "jobscheduler_inv_006_member": "INV-006 a live member inserted into an ended group",
     "jobscheduler_inv_002": "INV-002 error of an ended run",
     "jobscheduler_append_only": "audit an event rewritten",
+    "jobscheduler_keep_event": "audit an event of an existing job deleted",
+    "jobscheduler_activity_append_only": "audit an activity rewritten",
+    "jobscheduler_keep_activity": "audit an old activity deleted",
     "jobscheduler_inv_006": "INV-006 completed over a RUNNING member",
     "jobscheduler_inv_001_dispatch": "INV-001 dispatched_at of a handed back job, taken back",
     "jobscheduler_inv_002_start": "INV-002 worker of an open run",

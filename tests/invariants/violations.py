@@ -19,6 +19,7 @@ from jobs.models import GroupStatus, Job, JobRun
 from jobs.states import TERMINAL, Status
 from schedules.models import ScheduleFire
 from tests.factories import (
+    ActivityFactory,
     JobEventFactory,
     JobFactory,
     JobGroupFactory,
@@ -542,6 +543,27 @@ def the_rest() -> Iterator[Violation]:
         lambda: {"id": JobEventFactory.create().pk},
         "UPDATE jobscheduler_jobevent SET actor_name = 'somebody else' WHERE id = %(id)s",
         "append-only",
+    )
+    yield Violation(
+        "audit",
+        "an event of an existing job deleted",
+        lambda: {"id": JobEventFactory.create().pk},
+        "DELETE FROM jobscheduler_jobevent WHERE id = %(id)s",
+        "JobEvent is append-only",
+    )
+    yield Violation(
+        "audit",
+        "an activity rewritten",
+        lambda: {"id": ActivityFactory.create().pk},
+        "UPDATE jobscheduler_activity SET actor_name = 'another' WHERE id = %(id)s",
+        "Activity is append-only",
+    )
+    yield Violation(
+        "audit",
+        "an old activity deleted",
+        lambda: {"id": ActivityFactory.create(at=timezone.now() - timedelta(days=4000)).pk},
+        "DELETE FROM jobscheduler_activity WHERE id = %(id)s",
+        "Activity is append-only",
     )
 
 

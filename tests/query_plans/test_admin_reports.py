@@ -37,7 +37,10 @@ LISTS = {
     WebhookDelivery: ("",),
 }
 SCREENS = {
-    "audit": ("", "?who=user&name=ann", "?verb=PAUSED&before=30000"),
+    "activity": (
+        *("", "?actor_kind=user&actor=ann", "?verb=job.pause", "?verb=limit.set&tenant=other", "?tenant=other"),
+        *("?object_kind=target&object_id=book", "?since=2026-01-01T00:00&until=2030-01-01T00:00", "?actor=crowd"),
+    ),
     "performance": ("", "?window=1h", "?window=7d"),
     "enqueue": ("", "?job_type=system.sleep"),
 }

@@ -32,6 +32,7 @@ def create_all_rows() -> list[Model]:
         factories.PollerFactory.create(),
         factories.JobMinuteFactory.create(),
         factories.ApiTokenFactory.create(),
+        factories.ActivityFactory.create(),
         schedule,
         factories.ScheduleFactory.create(cron=None, every_sec=60),
         factories.ScheduleFactory.create(job_type="", template=factories.JobTemplateFactory.create()),

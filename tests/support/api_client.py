@@ -20,7 +20,7 @@ class ApiClient:
     def __init__(self, *scopes: str, tenant: str | None = "default", **fields: Any) -> None:
         name, scopes = find_free_name(tenant), scopes or ("admin",)
         self.token, written = tokens.create(name, tenant=tenant, scopes=scopes, **fields)
-        self.actor_name = make_token_actor(self.token.name, self.token.prefix).name
+        self.actor_name = make_token_actor(self.token.name, self.token.prefix, self.token.pk).name
         self.headers = {"Authorization": f"Bearer {written}"}
         self.client = Client()
 

@@ -21,8 +21,11 @@ def dump_tables() -> dict[str, list[dict[str, Any]]]:
 
 
 def dump_all_but_tokens() -> dict[str, list[dict[str, Any]]]:
-    """Return all rows but those of API tokens, which record their last use, and the counts of unknown tokens."""
-    return {model: rows for model, rows in dump_tables().items() if model not in ("ApiToken", "FailedAttempt")}
+    """Return all rows but those of API tokens, which record their last use, of activities about them and of the counts
+    of unknown tokens."""
+    tables = dump_tables()
+    tables["Activity"] = [row for row in tables["Activity"] if row["object_kind"] != "token"]
+    return {model: rows for model, rows in tables.items() if model not in ("ApiToken", "FailedAttempt")}
 
 
 def _dump_table(cursor: Any, model: type[Model]) -> list[dict[str, Any]]:

@@ -4,6 +4,8 @@ Then targets without jobs, leases that ended and workers that are gone; minutes 
 
 A job's age counts from its last event: one that waited for months and finished today is young. Never deleted: live
 jobs, jobs that block a target, and jobs with a veto (`register_veto`, or a row of another app that refers to them).
+
+The events of a job are deleted with it. Activities have a retention of their own, ACTIVITY_RETENTION_DAYS.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ from jobs import clock, db
 from jobs.conf import conf
 from jobs.engine.maintenance import rollup_compaction
 from jobs.ids import min_id_at
-from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Target, Worker
+from jobs.models import Activity, Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Target, Worker
 from jobs.models.group import OPEN_GROUP_STATUSES
 from jobs.states import TERMINAL
+from jobs.triggers import allow_pruning
 
 logger = logging.getLogger("jobs.engine.maintenance.retention")
 BATCH_SIZE, GROUP_BATCH_SIZE = 500, 20
@@ -223,17 +226,32 @@ def pause_sec() -> float:
     return BUSY_SEC if _current_pass is not None else IDLE_SEC
 
 
+def delete_old_activities() -> object:
+    """Delete activities that are older than ACTIVITY_RETENTION_DAYS, for about ROUND_SEC; return their number."""
+    if conf.ACTIVITY_RETENTION_DAYS is None:
+        return "off"
+    horizon = min_id_at(clock.now() - timedelta(days=conf.ACTIVITY_RETENTION_DAYS))
+    old_ids = Activity.objects.filter(pk__lt=horizon).order_by("pk").values_list("pk", flat=True)
+    deleted, deadline = 0, time.monotonic() + ROUND_SEC
+    while (ids := list(old_ids[:BATCH_SIZE])) and time.monotonic() < deadline:
+        with db.atomic() as connection, allow_pruning(connection):
+            deleted += Activity.objects.filter(pk__in=ids)._raw_delete(db.alias())
+    return deleted
+
+
 def delete_jobs(job_ids: Sequence[UUID]) -> None:
     """Delete jobs and the rows that refer to them. `_raw_delete`: `delete` would load and collect each row."""
     using = db.alias()
-    for chunk in _chunks(job_ids):
-        _run_cascades(chunk)  # first: other apps may find their rows by a job's events
-        for model in (JobEvent, JobLog, JobRun):
-            rows: Any = model._base_manager.using(using).filter(job_id__in=chunk)
-            rows._raw_delete(using)
-        detach_references(Job, chunk)
-    for chunk in _chunks(job_ids):  # the foreign key along a chain is checked when the transaction ends
-        _all_jobs().filter(pk__in=chunk)._raw_delete(using)
+    with db.atomic() as connection:
+        for chunk in _chunks(job_ids):
+            _run_cascades(chunk)  # first: other apps may find their rows by a job's events
+            with allow_pruning(connection):
+                for model in (JobEvent, JobLog, JobRun):
+                    rows: Any = model._base_manager.using(using).filter(job_id__in=chunk)
+                    rows._raw_delete(using)
+            detach_references(Job, chunk)
+        for chunk in _chunks(job_ids):  # the foreign key along a chain is checked when the transaction ends
+            _all_jobs().filter(pk__in=chunk)._raw_delete(using)
 
 
 def _chunks(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:

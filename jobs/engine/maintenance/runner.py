@@ -137,6 +137,7 @@ register_task("pollers", offers.delete_silent_pollers, every_sec=lambda: 3600.0)
 # A worker that may claim does this more often.
 register_task("lanes", lambda: promoter.promote_due() + promoter.promote(), every_sec=lambda: 30 * conf.POLL_SEC)
 register_task("retention", retention.run_round, every_sec=retention.pause_sec)
+register_task("activities", retention.delete_old_activities, every_sec=lambda: retention.IDLE_SEC)
 register_task("folding", rollup_compaction.run_round, every_sec=lambda: 600.0)
 register_task("deadlines", _deadline_check.skip_late_jobs, every_sec=_deadline_check.pause_sec)
 # A claim that finds a limit full ends dead leases at once.
