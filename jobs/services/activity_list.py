@@ -26,6 +26,7 @@ from jobs.stats.event_times import CLOCK_LEEWAY, find_first_event_id
 from jobs.validation.fields import parse_id
 
 SCAN_LIMIT = 10_000
+FIRST_SCAN_FACTOR = 4  # rows of a first, short scan per row of the page: most filters match most rows
 CLOCK_SLACK = timedelta(hours=1)  # the host that records an activity sets the time of its id, the database `at`
 # Columns that an index of activities begins with, those that few rows share first.
 INDEXED_COLUMNS = (("object_kind", "object_id"), ("actor_name",), ("tenant",))
@@ -164,11 +165,16 @@ def _parse_job_id(text: str) -> UUID | None:
 
 def _scan(rows: QuerySet[Any], condition: Q, count: int, build_entry: Callable[[Any], Entry]) -> list[_Step]:
     """Return the first `count` rows that match; if there are fewer, and not all were checked, also where it stopped."""
-    last = rows.order_by("-pk").values_list("pk", "at")[SCAN_LIMIT - 1 : SCAN_LIMIT].first() if condition else None
-    matching = rows.filter(condition) if last is None else rows.filter(condition, pk__gte=last[0])
-    steps = [_Step(row.pk, row.at, build_entry(row)) for row in matching.order_by("-pk")[:count]]
-    if last is None or len(steps) == count:
-        return steps
+    steps: list[_Step] = []
+    last: tuple[Any, datetime] | None = None
+    for scan_limit in sorted({min(FIRST_SCAN_FACTOR * count, SCAN_LIMIT), SCAN_LIMIT}):
+        checked = rows.order_by("-pk").values_list("pk", "at")
+        last = checked[scan_limit - 1 : scan_limit].first() if condition else None
+        matching = rows.filter(condition) if last is None else rows.filter(condition, pk__gte=last[0])
+        steps = [_Step(row.pk, row.at, build_entry(row)) for row in matching.order_by("-pk")[:count]]
+        if last is None or len(steps) == count:
+            return steps
+    assert last is not None
     return [*steps, _Step(_key_before(last[0]), last[1], None)]
 
 

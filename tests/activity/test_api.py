@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+import tests.sample_app.job_types  # noqa: F401  the factories name these types
 from jobs.actors import Actor, ActorKind
 from jobs.ids import min_id_at
 from jobs.models import Activity, ApiToken

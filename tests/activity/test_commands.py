@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+import tests.sample_app.job_types  # noqa: F401  the factories name these types
 from jobs.services import groups
 from tests.factories import ScheduleFactory
 from tests.support.activities import record_new

@@ -13,6 +13,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import DatabaseError, connection, transaction
 
+import tests.sample_app.job_types  # noqa: F401  the factories name these types
 from jobs.actors import Actor, ActorKind, make_user_actor
 from jobs.errors import JobSchedulerError
 from jobs.models import Action, Activity, JobTemplate
