@@ -193,7 +193,7 @@ class LiveFilter(ChoiceFilter):
     known_choices = (("1", _("Yes")),)
 
     def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
-        return queryset.filter(pk__in=direct_calls.read_live_calls().values("pk"))
+        return queryset.filter(pk__in=direct_calls.list_live_calls().values("pk"))
 
 
 class LeaseAdmin(ObjectActionAdmin, ReadOnlyAdmin):

@@ -113,7 +113,7 @@ class DirectCallOut(Out):
 )
 def direct_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
     """The direct calls that wait or run, also those of Python code."""
-    rows = direct_calls.read_live_calls(request.auth.tenant)
+    rows = direct_calls.list_live_calls(request.auth.tenant)
     serialize = partial(_serialize_call, request.auth)
     return json_response(paginate(request.auth, "direct_list", query, rows, NEWEST_FIRST, serialize))
 

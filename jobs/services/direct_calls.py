@@ -19,15 +19,10 @@ from jobs.validation import fields
 logger = logging.getLogger("jobs.services.direct_calls")
 
 
-def read_live_calls(tenant: str | None = None) -> QuerySet[Lease]:
-    """Return the direct calls that wait or run, of one tenant or of all.
-
-    Their ids are read first, along the index of live leases: sorted by id, the planner might scan the ended ones.
-    """
-    live = leases.live_leases().filter(kind=LeaseKind.DIRECT)
-    if tenant is not None:
-        live = live.filter(tenant=tenant)
-    return Lease.objects.filter(pk__in=list(live.order_by().values_list("pk", flat=True)))
+def list_live_calls(tenant: str | None = None) -> QuerySet[Lease]:
+    """Return the direct calls that wait or run, of one tenant or of all."""
+    calls = leases.live_leases().filter(kind=LeaseKind.DIRECT)
+    return calls if tenant is None else calls.filter(tenant=tenant)
 
 
 def is_live(lease: Lease) -> bool:

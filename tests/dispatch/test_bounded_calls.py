@@ -298,12 +298,12 @@ def test_only_live_direct_calls_of_the_tenant_are_listed_and_can_be_ended() -> N
     ours = LeaseFactory.create(kind="DIRECT", tenant="ours")
     theirs = LeaseFactory.create(kind="DIRECT", tenant="theirs")
     admission = LeaseFactory.create(tenant="ours")
-    assert set(direct_calls.read_live_calls("ours")) == {ours}
-    assert set(direct_calls.read_live_calls()) == {ours, theirs}
+    assert set(direct_calls.list_live_calls("ours")) == {ours}
+    assert set(direct_calls.list_live_calls()) == {ours, theirs}
     for hidden in (theirs, admission):
         with pytest.raises(NotFound):
             direct_calls.end(hidden.pk, tenant="ours", actor=ANN)
     direct_calls.end(ours.pk, tenant="ours", actor=ANN)
     with pytest.raises(WrongState, match="ended by ann"):
         direct_calls.end(ours.pk, tenant="ours", actor=ANN)
-    assert set(direct_calls.read_live_calls()) == {theirs}
+    assert set(direct_calls.list_live_calls()) == {theirs}
