@@ -175,6 +175,8 @@ REFUSED: list[tuple[str, Any]] = [
     *(("LEASE_SEC", value) for value in (0, -1, True, "30", None, NAN, INFINITY, -INFINITY, 10**400, [], 1e9)),
     *(("GRACE_SEC", value) for value in (-0.1, NAN, None, False)),
     *(("CANCEL_TIMEOUT_SEC", value) for value in (0, True, "none", NAN)),
+    *(("DIRECT_MAX_RUNTIME_SEC", value) for value in (0, -1, None, True, "300", INFINITY)),
+    *((name, value) for name in ("DIRECT_MAX", "DIRECT_PER_TOKEN") for value in (0, -1, 1.5, None, True, "4", 10**6)),
     *(("RETRY_MAX_RETRIES", value) for value in (-1, 1.0, True, 10**6, None, "3", 10**5000)),
     *(("RETRY_JITTER", value) for value in (-0.1, 1.1, NAN, True)),
     *(("TOKEN_LIMIT", value) for value in (-1, 2**63, 1.5, False)),
