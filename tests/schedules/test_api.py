@@ -180,7 +180,8 @@ def test_a_broken_row_is_shown_and_previewed_without_a_500(api: ApiClient) -> No
     assert api.post(f"{path}/skip-next").status_code == 409
     assert api.post(f"{path}/trigger").status_code == 422
     assert api.patch(path, {"name": "other"}).status_code == 422
-    assert api.patch(path, {"cron": "@daily", "timezone": "UTC", "job_type": TYPE}).status_code == 200
+    mended = {"cron": "@daily", "timezone": "UTC", "job_type": TYPE, "params": {"password": "x"}}
+    assert api.patch(path, mended).status_code == 200
     Schedule.objects.update(params="no object")
     assert api.get(path).status_code == 200
     assert api.post(f"{path}/trigger").status_code == 422
@@ -243,5 +244,7 @@ def test_a_user_who_may_not_see_payloads_sees_no_params() -> None:
 def test_masked_params_survive_an_edit(api: ApiClient) -> None:
     schedule = create_schedule(api, params={"password": "hunter2", "a": 1})
     assert schedule["params"]["password"] == "••••••"
-    api.patch(f"/schedules/{schedule['id']}", {"params": {**schedule["params"], "a": 2}})
-    assert Schedule.objects.get().params == {"password": "hunter2", "a": 2}
+    path = f"/schedules/{schedule['id']}"
+    assert api.patch(path, {"params": schedule["params"], "priority": 60}).status_code == 200
+    assert api.patch(path, {"params": {**schedule["params"], "a": 2}}).status_code == 422
+    assert Schedule.objects.get().params == {"password": "hunter2", "a": 1}

@@ -129,6 +129,16 @@ def test_secrets_are_found_in_texts_in_any_quoting() -> None:
     assert text.endswith(" 123")
 
 
+def test_a_text_is_hidden_as_a_whole_if_the_secrets_are_too_many_to_look_for() -> None:
+    secrets = find_secrets({"secrets": [f"word-{number}" for number in range(10_000)]})
+    assert (scrub("word-1 and word-9999", secrets), scrub("", secrets)) == (MASK, "")
+
+
+def test_a_long_text_is_searched_for_masks_once() -> None:
+    text = "?a" * 200_000 + MASK  # quadratic in a pattern without a bound
+    assert restore({"text": text}, {"text": "", "token": "x"}, "params") == {"text": text}
+
+
 def test_a_document_has_a_secret_only_if_it_is_not_empty() -> None:
     documents = ({"token": ""}, {"token": None}, {"token": []}, {"a": {"token": "x"}}, {"headers": {"X-Id": "x"}})
     assert [has_secret(document) for document in documents] == [False, False, False, True, True]

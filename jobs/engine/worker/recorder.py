@@ -20,7 +20,6 @@ from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.outages import is_rejection
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.states import Cause
-from jobs.validation.sanitize import sanitize_text
 
 logger = logging.getLogger("jobs.engine.worker")
 LOG_COALESCE_SEC = 1.0  # jobs whose leases were lost share log lines: an outage loses all of them
@@ -102,7 +101,7 @@ class Recorder:
                     raise
                 logger.exception("job %s: the database rejected its result; the job fails", job.id)
                 error = f"the result ({type(outcome).__name__}) could not be recorded: {rejection}"
-                self.returned[job] = Failed(sanitize_text(error, 2000), "the database rejected its result")
+                self.returned[job] = Failed(job.ctx.clean_text(error, 2000), "the database rejected its result")
 
     def abandon_job(self, job: RunningJob) -> None:
         """Fail a job whose handler ignores its stop request. Thread and slot are stuck until the handler returns."""
