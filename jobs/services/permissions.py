@@ -47,4 +47,5 @@ def list_grantable_scopes(user: Any) -> list[str]:
 
 def _is_grantable(user: Any, scope: str) -> bool:
     requirements = [entry for entry in OPERATIONS.values() if scope in (entry.scope, "admin")]
+    # A site without the API has no operations, and nothing to compare a scope with.
     return bool(requirements) and all(is_allowed(user, requirement) for requirement in requirements)

@@ -20,7 +20,7 @@ from tests.api.routes import Route, create_objects, list_routes
 from tests.factories import JobFactory, JobTemplateFactory, ScheduleFactory
 from tests.sample_app import job_types  # noqa: F401 — registers the types
 from tests.support.admin_pages import get_list_url
-from tests.support.admin_users import log_in
+from tests.support.admin_users import APP_LABELS, log_in
 
 pytestmark = pytest.mark.django_db
 
@@ -43,8 +43,12 @@ CLOCK_FIELDS = dict.fromkeys(("as_of", "oldest_queued_age_sec"))  # of `/stats`:
 
 def create_person(*names: str, name: str = "person", **fields: Any) -> User:
     user = User.objects.create_user(name, is_staff=True, **fields)
-    user.user_permissions.set(Permission.objects.filter(codename__in=names))
+    user.user_permissions.set(find_ours(*names))
     return user
+
+
+def find_ours(*names: str) -> Any:
+    return Permission.objects.filter(content_type__app_label__in=APP_LABELS, codename__in=names)
 
 
 def find_permissions(scope: str) -> set[str]:
@@ -146,7 +150,7 @@ def test_a_token_loses_what_its_maker_loses(route: Route) -> None:
     User.objects.update(is_superuser=False)
     user = User.objects.get()
     for permissions in ((), *LIMITED_PERSONS.values()):
-        user.user_permissions.set(Permission.objects.filter(codename__in=permissions))
+        user.user_permissions.set(find_ours(*permissions))
         require_no_more_than_session(route, user, token_text)
 
 
