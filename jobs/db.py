@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -178,6 +179,13 @@ def _swap_busy_timeout(raw: Any, milliseconds: int) -> int:
     except (AttributeError, sqlite3.Error):
         return milliseconds
     return int(before)
+
+
+def let_writers_in(seconds: float) -> None:
+    """Pause between two transactions of a long series, on SQLite: waiting writers only poll for the lock."""
+    using = connection()
+    if using.vendor == "sqlite" and not using.in_atomic_block:
+        time.sleep(seconds)
 
 
 def use_own_connection() -> None:

@@ -28,7 +28,9 @@ from jobs.models import (
     ApiToken,
     ConcurrencyLimit,
     Gate,
+    GroupAction,
     GroupMode,
+    GroupVerb,
     Job,
     JobEvent,
     JobGroup,
@@ -104,6 +106,15 @@ class JobGroupFactory(DjangoModelFactory[JobGroup]):
 
     class Params:
         sequential = Trait(mode=GroupMode.SEQUENTIAL)
+
+
+class GroupActionFactory(DjangoModelFactory[GroupAction]):
+    class Meta:
+        model = GroupAction
+
+    group = SubFactory(JobGroupFactory)
+    verb = GroupVerb.CANCEL
+    actor_kind = str(ActorKind.SCHEDULER)
 
 
 class JobRunFactory(DjangoModelFactory[JobRun]):

@@ -95,7 +95,10 @@ FIRST_ATTEMPT = """
 
 
 def find_blocked_members(members: Iterable[Job]) -> set[UUID]:
-    """Return the ids of members that cannot start: a sequential group has one active member at a time, in order."""
+    """Return the ids of members that cannot start: a sequential group has one active member at a time, in order.
+
+    None can start while an action on the group is in progress: it may be about to end them.
+    """
     members = [job for job in members if job.group_id is not None]
     if not members:
         return set()
@@ -103,19 +106,24 @@ def find_blocked_members(members: Iterable[Job]) -> set[UUID]:
     live = sequential.filter(status__in=sql_literals(sorted(LIVE))).order_by().values("group_id")
     is_active = ~Q(status=Status.PENDING)
     indexes = {
-        row["group_id"]: (row["first"], row["first_active"], row["last_active"])
+        row["group_id"]: (row["first"], row["first_active"], row["last_active"], row["action"])
         for row in live.annotate(
             first=Min("group_index"),
             first_active=Min("group_index", filter=is_active),
             last_active=Max("group_index", filter=is_active),
+            action=Max("group__actions"),
         )
     }
     grouped = [job for job in members if job.group_id in indexes]
     return {job.pk for job in grouped if _is_blocked(job.group_index, *indexes[job.group_id])}
 
 
-def _is_blocked(index: int | None, first: int, first_active: int | None, last_active: int | None) -> bool:
-    """Return whether another member is active, or an earlier one is not finished."""
+def _is_blocked(
+    index: int | None, first: int, first_active: int | None, last_active: int | None, action: int | None
+) -> bool:
+    """Return whether another member is active, an earlier one is not finished, or an action changes the group."""
+    if action is not None:
+        return True
     has_active_sibling = first_active is not None and {first_active, last_active} != {index}
     return has_active_sibling or (index is not None and first < index)
 

@@ -1,5 +1,7 @@
 """Actions of operators and of the scheduler: one function each, each in one transaction.
 
+An action on many members of a group goes on after its transaction, in batches (`groups.run_actions`).
+
 The actions of workers, which need a lease token, are in `finish`; the claim is in `claim`.
 """
 
@@ -31,7 +33,7 @@ from jobs.engine.transitions import (
     wrong_state,
 )
 from jobs.errors import NotFound, WrongState
-from jobs.models import Gate, Job, JobGroup, JobRun
+from jobs.models import Gate, GroupVerb, Job, JobGroup, JobRun
 from jobs.models.expressions import from_now, sql_literals
 from jobs.process_identity import beat_fields
 from jobs.redaction import redact
@@ -58,6 +60,7 @@ def cancel(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
             return request_stop(job, StopMode.CANCEL, actor=actor, reason=reason)
         job = apply_transition(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
         groups.on_member_finished(job)
+        groups.run_actions_after_commit(job.group_id)
         return job
 
 
@@ -228,6 +231,7 @@ CHANGE_LENGTH = 2000  # characters of one value in the event of a change
 
 def cancel_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
     """Cancel waiting members now, request running ones to stop. The group is CANCELLED after its last member."""
+    groups.run_actions(group_id)
     with db.atomic():
         group = _lock_group(group_id)
         if group.is_terminal:
@@ -236,35 +240,27 @@ def cancel_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
                 status=group.status,
                 allowed=["retry"],
             )
-        JobGroup.objects.filter(pk=group.pk).update(cancel_requested=True)
-        reason = reason or "group cancelled"
-        for job_id in list(groups.live_members(group).order_by("pk").values_list("pk", flat=True)):
-            job = lock_job(job_id)
-            if job.status == Status.RUNNING:
-                request_stop(job, StopMode.CANCEL, actor=actor, reason=reason)
-            else:
-                apply_transition(job, "cancel", Status.CANCELLED, actor=actor, reason=reason, holds_lane=False)
-        groups.close_if_done(JobGroup.objects.get(pk=group.pk))
-        return JobGroup.objects.get(pk=group.pk)
+        group.cancel_requested = True
+        group.save(using=db.alias(), update_fields=["cancel_requested"])
+        groups.begin_action(group, GroupVerb.CANCEL, actor=actor, reason=reason or "group cancelled")
+        groups.run_actions_after_commit(group.pk)
+    return JobGroup.objects.get(pk=group.pk)
 
 
 def retry_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
     """Retry every unsuccessful member, in order."""
+    groups.run_actions(group_id)
     with db.atomic():
         group = _lock_group(group_id)
-        latest = Job.objects.filter(group=group, retried_by__isnull=True).order_by("group_index")
-        unsuccessful = [job for job in latest if groups.is_unsuccessful(job)]
-        if not unsuccessful:
+        if not groups.unsuccessful_members(group).exists():
             raise WrongState(
                 f"Group {group_id} has no failed or cancelled member to retry.",
                 status=group.status,
                 allowed=[] if group.is_terminal else ["cancel"],
             )
-        for job in unsuccessful:
-            # The retry of an earlier member may have recreated this one.
-            if not Job.objects.filter(retry_of_id=job.pk).exists():
-                _create_retry(lock_job(job.pk), actor=actor, reason=reason or "group retried")
-        return JobGroup.objects.get(pk=group.pk)
+        groups.begin_action(group, GroupVerb.RETRY, actor=actor, reason=reason or "group retried")
+        groups.run_actions_after_commit(group.pk)
+    return JobGroup.objects.get(pk=group.pk)
 
 
 def _lock_group(group_id: UUID) -> JobGroup:
@@ -284,6 +280,7 @@ def _create_retry(job: Job, *, actor: Actor, reason: str, fresh: bool = False, p
     add_event(job, EventKind.RETRY_CREATED, actor=actor, reason=reason, data={"retried_by": str(spec.id)})
     insert_job(spec, actor=actor, reason=reason or f"retry of {job.pk}")
     groups.recreate_later_members(job, actor=actor)
+    groups.run_actions_after_commit(job.group_id)
     return get_job(spec.id)
 
 

@@ -1,4 +1,4 @@
-"""Apply one transition to one job: lock, look the transition up, update the row if unchanged, record the event.
+"""Apply one transition to a job, or to a batch: lock, look it up, update the row if unchanged, record the event.
 
 The public actions are in `lifecycle`, `finish` and `groups`.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Case, Value, When
@@ -20,6 +20,7 @@ from jobs.actors import Actor
 from jobs.engine.facts import gather_facts
 from jobs.engine.promoter import mark_dirty
 from jobs.engine.sql.finish import add_to_rollup
+from jobs.engine.sql.groups import finish_waiting_jobs
 from jobs.errors import Conflict, NotFound
 from jobs.models import Gate, Job, JobEvent, JobGroup, JobRun
 from jobs.states import (
@@ -103,6 +104,35 @@ def apply_transition(
     elif is_finished:
         signals.send_after_commit(finished=[signals.FinishedJob(job.pk, job.job_type, job.tenant, str(target), reason)])
     return get_job(job.pk)
+
+
+class WaitingMember(NamedTuple):
+    """The columns of a member of a group that does not run."""
+
+    id: UUID
+    status: str
+    lane_id: UUID | None
+    job_type: str
+    tenant: str
+    group_index: int
+
+
+def finish_waiting_members(
+    jobs: Sequence[WaitingMember], verb: str, target: Status, *, actor: Actor, reason: str
+) -> None:
+    """Finish jobs that do not run, whose rows are locked, in a few statements: the same rows as `apply_transition`."""
+    if not jobs:
+        return
+    transitions = [find_transition(verb, source, target) for source in {job.status for job in jobs}]
+    assert all(transitions), f"{verb} does not lead from all of these jobs to {target}"
+    (kind,) = {transition.event for transition in transitions if transition is not None}
+    connection, job_ids = db.connection(), [job.id for job in jobs]
+    finish_waiting_jobs(connection, job_ids, kind=kind, status=target, reason=reason, actor=actor)
+    add_to_rollup(connection, job_ids, rollup_writer_id())
+    mark_dirty(*(job.lane_id for job in jobs))
+    signals.send_after_commit(
+        finished=(signals.FinishedJob(job.id, job.job_type, job.tenant, str(target), reason) for job in jobs)
+    )
 
 
 def request_stop(job: Job, mode: StopMode, *, actor: Actor, reason: str) -> Job:

@@ -1,6 +1,6 @@
 from jobs.models.activity import Action, Activity
 from jobs.models.failed_attempt import FailedAttempt
-from jobs.models.group import FailureMode, GroupMode, GroupStatus, JobGroup, JobTemplate
+from jobs.models.group import FailureMode, GroupAction, GroupMode, GroupStatus, GroupVerb, JobGroup, JobTemplate
 from jobs.models.job import DISPATCH_ORDER, Gate, Job, JobRun
 from jobs.models.limit import ConcurrencyLimit, Lease, LeaseKind, LimitScope
 from jobs.models.rollup import JobMinute

@@ -1,4 +1,4 @@
-"""Groups of jobs, and job templates that an operator can run."""
+"""Groups of jobs, changes of many members that are in progress, and job templates that an operator can run."""
 
 from __future__ import annotations
 
@@ -73,6 +73,41 @@ class JobGroup(models.Model):
     @property
     def is_terminal(self) -> bool:
         return self.status not in OPEN_GROUP_STATUSES
+
+
+class GroupVerb(models.TextChoices):
+    """What an action does to the members of a group."""
+
+    CANCEL = "cancel"  # ends members that wait, requests running ones to stop
+    STOP = "stop"  # cancels PENDING members behind one that did not end well
+    SKIP = "skip"  # skips them
+    RETRY = "retry"  # retries all that did not end well
+    REOPEN = "reopen"  # recreates members that ended only because the retried one did
+
+
+class GroupAction(models.Model):
+    """A change of more members than fit into one transaction. The row exists until the last batch is done."""
+
+    group = models.ForeignKey(JobGroup, models.CASCADE, related_name="actions")
+    verb = models.CharField(max_length=6, choices=GroupVerb.choices)
+    actor_kind = models.CharField(max_length=9)
+    actor_name = models.CharField(max_length=300, default="", blank=True)
+    reason = models.TextField(default="", blank=True)
+    after_index = models.IntegerField(default=-1)  # only members behind this one are left to change
+    retried = models.UUIDField(null=True, blank=True)  # the job whose retry reopens the members behind it
+    created_at = models.DateTimeField(db_default=Now())
+
+    objects = RoutedManager()
+
+    class Meta:
+        db_table = "jobscheduler_groupaction"
+        verbose_name = _("group action")
+        verbose_name_plural = _("group actions")
+        default_permissions = ()
+        constraints = [models.CheckConstraint(name="groupaction_verb_known", condition=Q(verb__in=GroupVerb.values))]
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.group_id}"
 
 
 class JobTemplate(models.Model):

@@ -12,7 +12,7 @@ from asgiref.sync import async_to_sync
 from django.db import connections, transaction
 
 from jobs import actors
-from jobs.engine import finish, promoter
+from jobs.engine import finish, groups, promoter
 from jobs.engine.claim import Claim, Claimer, ServedJobs
 from jobs.engine.executors.run import Context as Context
 from jobs.engine.executors.run import JobLogHandler, decide_retry, run, run_async
@@ -68,6 +68,8 @@ class InlineWorker:
         if isinstance(outcome, Completed | Skipped | Failed):
             result = finish.JobResult(claim.id, claim.lease_token, outcome, claim.group_id)
             finish.finish([result], actor=self._actor)
+            if claim.group_id is not None:
+                groups.run_actions(claim.group_id)
         else:
             finish.hand_back(claim.id, claim.lease_token, actor=self._actor, reason="stopped in a test")
         return InlineResult(Job.objects.get(pk=claim.id), outcome)

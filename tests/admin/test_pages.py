@@ -12,6 +12,7 @@ from jobs.models import (
     ApiToken,
     ConcurrencyLimit,
     FailedAttempt,
+    GroupAction,
     Job,
     JobEvent,
     JobLog,
@@ -27,7 +28,7 @@ from tests.support.admin_users import APP_LABELS
 from tests.support.snapshots import dump_tables
 from webhooks.models import WebhookEndpoint
 
-INTERNAL = (FailedAttempt, LaneMark, ShareAccount)
+INTERNAL = (FailedAttempt, GroupAction, LaneMark, ShareAccount)
 SHOWN = [model for label in APP_LABELS for model in apps.get_app_config(label).get_models() if model not in INTERNAL]
 EDITED = (
     JobTemplate,

@@ -3,8 +3,8 @@
 Other apps register theirs with `register_task`. A worker runs the tasks that are due; `manage.py tick` runs all of
 them once. A task that waits for more than the database has a thread of its own in a worker, and delays no other.
 
-Remote workers need no local one: a request for offers first recovers dead leases, then handles deadlines, expired
-offers, due times and targets, as far as that costs a request little.
+Remote workers need no local one: a request for offers first recovers dead leases, then handles deadlines, unfinished
+actions on groups, expired offers, due times and targets, as far as that costs a request little.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from typing import Protocol
 from jobs import db
 from jobs.conf import conf
 from jobs.engine import promoter
-from jobs.engine.maintenance import aging, deadlines, recovery, retention, rollup_compaction, system_load
+from jobs.engine.maintenance import (
+    aging,
+    deadlines,
+    group_actions,
+    recovery,
+    retention,
+    rollup_compaction,
+    system_load,
+)
 from jobs.engine.remote import offers
 from jobs.engine.selection import fair_share
 from jobs.engine.slots import leases
@@ -55,6 +63,7 @@ _tasks: dict[str, MaintenanceTask] = {}
 _lease_reaper = recovery.LeaseReaper()
 _priority_aging = aging.PriorityAging()
 _deadline_check = deadlines.DeadlineCheck()
+_group_action_check = group_actions.GroupActionCheck()
 
 
 def register_task(
@@ -140,6 +149,7 @@ register_task("retention", retention.run_round, every_sec=retention.pause_sec)
 register_task("activities", retention.delete_old_activities, every_sec=lambda: retention.IDLE_SEC)
 register_task("folding", rollup_compaction.run_round, every_sec=lambda: 600.0)
 register_task("deadlines", _deadline_check.skip_late_jobs, every_sec=_deadline_check.pause_sec)
+register_task("groups", _group_action_check.run_round)
 # A claim that finds a limit full ends dead leases at once.
 register_task("leases", leases.end_dead_leases, every_sec=lambda: conf.LEASE_SEC / 2)
 register_task("snapshot", system_load.run_round, every_sec=lambda: system_load.INTERVAL_SEC)
@@ -174,6 +184,7 @@ def build_offer_tasks() -> list[ThrottledTask]:
     return [
         ThrottledTask(lambda: recovery.LeaseReaper().run_round(), lambda: conf.RECOVERY_SEC),
         ThrottledTask(deadline_check.skip_late_jobs, deadline_check.pause_sec),
+        ThrottledTask(lambda: group_actions.run_unfinished_actions(batches=2), lambda: 1.0),
     ]
 
 

@@ -19,7 +19,7 @@ from django.db.models.functions import Greatest, Now
 from jobs import actors, clock, db
 from jobs.actors import Actor
 from jobs.conf import conf
-from jobs.engine import finish, lifecycle
+from jobs.engine import finish, groups, lifecycle
 from jobs.engine.executors.run import ERROR_LENGTH
 from jobs.engine.finish import STOPPED_EVENTS, FinishStatus, JobResult
 from jobs.engine.maintenance import recovery
@@ -123,12 +123,14 @@ def complete_job(start: RemoteStart, outcome: RemoteOutcome, *, stop_mode: StopM
                 requested = f"a {job.cancel_mode.lower()}" if job.cancel_requested else "no stop"
                 raise NotAsked(f"Job {job.pk} has {requested} request; it cannot stop for a {str(stop_mode).lower()}.")
             finish.stop(job.pk, start.lease_id, actor=actor, artifacts=artifacts)
+            groups.run_actions_after_commit(job.group_id)
             return None
         if isinstance(outcome, Failed) and outcome.cause == Cause.ERROR:
             outcome = replace(outcome, retry_in=recovery.decide_retry_delay(job, Cause.ERROR))
         result = JobResult(job.pk, start.lease_id, replace(outcome, artifacts=artifacts), job.group_id)
         status = finish.finish([result], actor=actor)[job.pk]
         assert status == FinishStatus.DONE, status  # the row is locked, and its token was compared
+        groups.run_actions_after_commit(job.group_id)
     return None
 
 
@@ -141,6 +143,7 @@ def hand_back_job(start: RemoteStart, *, reason: str) -> None:
         if is_over_token_limit(job):
             return complete_job(start, Stopped())
         finish.hand_back(job.pk, start.lease_id, actor=_build_actor(start.holder), reason=reason)
+        groups.run_actions_after_commit(job.group_id)
     return None
 
 
