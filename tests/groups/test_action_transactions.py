@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
@@ -219,6 +220,14 @@ def test_a_worker_finishes_the_action_of_a_process_that_was_killed_between_two_b
     wait_until(lambda: JobGroup.objects.get(pk=group.pk).status == end, what=lambda: statuses(group))
     assert set(statuses(group)) == {str(end)}
     assert not GroupAction.objects.exists()
+
+
+def test_a_worker_ends_the_rest_of_a_long_sequence_after_its_first_member_failed(fleet: Fleet) -> None:
+    fleet.start(settings=LONG_LEASE_SETTINGS)
+    items = [{**ITEM, "job_type": "sample.fail"}, *[ITEM] * (2 * engine.BATCH_SIZE)]
+    group = groups.create(items, mode="sequential")
+    wait_until(lambda: JobGroup.objects.get(pk=group.pk).is_terminal, what=lambda: Counter(statuses(group)))
+    assert Counter(statuses(group)) == {"FAILED": 1, "CANCELLED": 2 * engine.BATCH_SIZE}
 
 
 def statuses(group: JobGroup) -> list[str]:
