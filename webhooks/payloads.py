@@ -26,6 +26,7 @@ from webhooks.models import WebhookMessage
 
 logger = logging.getLogger("webhooks.payloads")
 MAX_BYTES = 256 * 1024
+SLICE_BYTES = 2**20  # payload that is read at a time: as Python objects it may take thirty times as much
 TEXT_LENGTH = 10_000
 MAX_MEMBERS = 200
 _PRINCIPAL = Principal(SCHEDULER)
@@ -48,8 +49,8 @@ def build_bodies(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int
     members = {pk: list(groups.get_latest_attempts(pk).values_list("pk", flat=True)[:MAX_MEMBERS]) for pk in group_ids}
     member_sizes = count_payload_bytes(job_id for ids in members.values() for job_id in ids)
     bodies: dict[int, bytes] = {}
-    read_bytes = 0
-    job_messages: list[WebhookMessage] = []
+    read_bytes = slice_bytes = 0
+    job_messages: list[WebhookMessage] = []  # of the next slice
     for message in messages:
         if message.group_id is not None:
             size = sum(member_sizes.get(job_id, 0) for job_id in members[message.group_id])
@@ -60,6 +61,9 @@ def build_bodies(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int
         read_bytes += size if size <= MAX_BYTES else 0
         if read_bytes > max_bytes:
             break
+        if read_bytes - slice_bytes > SLICE_BYTES:
+            bodies |= _build_job_bodies(job_messages, sizes)
+            job_messages, slice_bytes = [], read_bytes
     return bodies | _build_job_bodies(job_messages, sizes)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -176,6 +177,19 @@ def test_a_payload_that_is_too_large_for_a_body_is_never_read(monkeypatch: pytes
         statement["sql"] for statement in queries if re.search(r'"(params|artifacts)"[,\s]', statement["sql"])
     ]
     assert all("LENGTH(" in sql for sql in payload_queries), payload_queries
+
+
+def test_the_payload_of_a_batch_is_read_in_slices() -> None:
+    create_endpoint("https://example.org/", "job.queued")
+    for _ in range(17):
+        enqueue_job(params={"text": "x"})
+    assert fanout.fan_out(1) == 1  # the first batch imports and caches
+    Job.objects.update(params={"x": [{}] * 50_000})  # 200 KB of JSON, 9 MB with its masked copy
+    tracemalloc.start()
+    assert fanout.fan_out() == 16
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 16 * 9 * 10**6 / 2
 
 
 def test_a_batch_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
