@@ -57,7 +57,7 @@ WORDS = {
     "MAX_PARAMS_DEPTH": "How deep params may be nested.",
     "API_BULK_LIMIT": "Jobs in one bulk or group submission.",
     "CONSOLE_BULK_LIMIT": "Jobs that one action of the console takes.",
-    "API_RATE_LIMIT": "Requests per minute and token, over all processes. None: no limit.",
+    "API_RATE_LIMIT": "Requests per minute and token, over all processes. None: no limit, neither for requests with unknown tokens.",
     "NUM_PROXIES": "Proxies in front of the site, each of which appends to X-Forwarded-For. Log lines and the limits of failures name the address that the outermost one has seen. 0: that of the connection.",
     "SYSTEM_JOB_TYPES": "Whether system.command and system.http exist. See system-jobs.md.",
     "COMMAND_ALLOW": "The management commands that system.command may run.",

@@ -55,6 +55,13 @@ def test_a_refused_guess_writes_nothing() -> None:
     assert {statement["sql"].split()[0] for statement in queries} == {"SELECT"}
 
 
+def test_without_a_rate_limit_unknown_tokens_are_not_counted(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"API_RATE_LIMIT": None}
+    guess_often()
+    assert guess().status_code == 401
+    assert not FailedAttempt.objects.exists()
+
+
 def test_a_request_without_a_token_touches_no_database(django_assert_num_queries: Any) -> None:
     with django_assert_num_queries(0):
         assert Client().get("/api/jobs").status_code == 401

@@ -85,7 +85,8 @@ def server(fleet: Fleet) -> Iterator[tuple[str, Path]]:
     log = fleet.home / "server.log"
     with log.open("w") as out:
         command = [*SERVER[:-1], f"--listen=127.0.0.1:{port}", SERVER[-1]]
-        process = subprocess.Popen(command, env=fleet.env, cwd=MANAGE.parent, stdout=out, stderr=subprocess.STDOUT)
+        env = {**fleet.env, "JOBSCHEDULER_API_RATE_LIMIT": "none"}  # its many wrong tokens shall all be 401
+        process = subprocess.Popen(command, env=env, cwd=MANAGE.parent, stdout=out, stderr=subprocess.STDOUT)
     try:
         wait_until(lambda: _answers(port), START_SEC, log.read_text)
         yield f"http://127.0.0.1:{port}", log
