@@ -52,6 +52,7 @@ WORDS = {
     "TOKEN_LIMIT": "Tokens a job may use, unless it says otherwise.",
     "LOG_LINES_PER_JOB": "So many lines of a job's log are kept.",
     "RETENTION_DAYS": "Ended chains and groups are deleted after so many days. None: never.",
+    "ACTIVITY_RETENTION_DAYS": "Activities are deleted after so many days. None: never.",
     "MAX_BODY_BYTES": "The largest request body.",
     "BULK_BODY_BYTES": "The largest body of bulk and group submissions.",
     "MAX_PARAMS_DEPTH": "How deep params may be nested.",
