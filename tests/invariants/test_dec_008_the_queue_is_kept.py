@@ -35,7 +35,7 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
     lost = JobFactory.create(running=True, job_type=TYPE, lease_owner=GONE.slot_owner(0))
     before = list(Job.objects.queued().in_dispatch_order())
     connection.close()
-    assert recovery.recover_previous_process(ME) == 1
+    assert recovery.recover_dead_processes(ME) == 1
     waiting = Job.objects.queued().exclude(retry_of=lost)
     assert list(waiting.in_dispatch_order()) == before
     lost.refresh_from_db()
@@ -48,11 +48,32 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
 @pytest.mark.django_db
 @pytest.mark.parametrize(
     "owner",
-    [ME, replace(GONE, host="elsewhere"), replace(GONE, name="worker-2")],
-    ids=["alive", "elsewhere", "another"],
+    [
+        ME,
+        replace(GONE, host="elsewhere"),
+        replace(GONE, name="worker-2", boot_id="another"),
+        replace(GONE, namespace="1"),
+    ],
+    ids=["alive", "elsewhere", "of another boot", "in another namespace"],
 )
 def test_dec_008_error_what_is_not_proven_gone_is_left_alone(owner: ProcessIdentity) -> None:
     JobFactory.create(running=True, lease_owner=owner.slot_owner(0))
     before = dump_tables()
-    assert recovery.recover_previous_process(ME) == 0
+    assert recovery.recover_dead_processes(ME) == 0
+    assert recovery.recover_dead_processes() == 0
     assert dump_tables() == before
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("is_sweep", [False, True], ids=["the start of a worker", "a sweep"])
+def test_dec_008_integration_a_process_that_is_gone_is_recovered_whatever_its_name(is_sweep: bool) -> None:
+    lost = JobFactory.create(running=True, job_type=TYPE, lease_owner=replace(GONE, name="worker-2").slot_owner(0))
+    assert (recovery.LeaseReaper().run_round() if is_sweep else recovery.recover_dead_processes(ME)) == 1
+    lost.refresh_from_db()
+    assert (lost.status, lost.run.error) == (Status.FAILED, "Scheduler crash recovery")
+
+
+@pytest.mark.django_db
+def test_dec_008_integration_the_previous_boot_is_recovered_under_the_same_name() -> None:
+    JobFactory.create(running=True, job_type=TYPE, lease_owner=replace(GONE, boot_id="another").slot_owner(0))
+    assert (recovery.recover_dead_processes(), recovery.recover_dead_processes(ME)) == (0, 1)

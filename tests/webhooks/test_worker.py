@@ -77,7 +77,7 @@ def test_slow_and_dead_receivers_delay_neither_jobs_nor_recovery(fleet: Fleet, r
     other = fleet.start("--types=sample.rare", settings=settings)
     worker.kill()
     wait_until(lambda: Job.objects.filter(pk=lost.pk, status=Status.FAILED).exists(), what=lambda: other.output[-5000:])
-    assert JobEvent.objects.get(job_id=lost.pk, kind="FAILED").reason == "lease expired"
+    assert JobEvent.objects.get(job_id=lost.pk, kind="FAILED").reason == "Scheduler crash recovery"
     assert not WebhookDelivery.objects.filter(status="DELIVERED").exists()
     assert first
 

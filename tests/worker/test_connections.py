@@ -21,6 +21,7 @@ pytestmark = pytest.mark.pg_only
 IDLE_WORKER = 5  # loop, heartbeat, listener, housekeeping, webhooks
 REPORTING_WORKER = IDLE_WORKER + 1  # and the writer of progress and log lines
 THREADS = 8  # of the web process
+POOL_SIZE = 4  # psycopg_pool's default: so many connections at least
 
 
 def test_an_idle_worker_has_five_connections_whatever_its_slots(fleet: Fleet) -> None:
@@ -41,6 +42,17 @@ def test_a_busy_worker_has_six_and_one_for_each_handler_that_uses_the_database(f
         job_services.enqueue("sample.query", {"seconds": 600})
     wait_until(lambda: count_connections() == REPORTING_WORKER + 4, what=describe_connections)
     assert REPORTING_WORKER <= WORKER_CONNECTIONS
+
+
+@pytest.mark.parametrize(("executor", "processes"), [("thread", 1), ("process", 3)])
+def test_djangos_pool_opens_its_connections_beside_those_of_the_worker_in_every_process(
+    fleet: Fleet, executor: str, processes: int
+) -> None:
+    """The worker's own process, and with the process executor that of each handler."""
+    fleet.start("--concurrency=2", f"--executor={executor}", settings=LONG_LEASE_SETTINGS, env={"POOLED": "1"})
+    for _ in range(2):
+        job_services.enqueue("sample.query", {"seconds": 600})
+    wait_until(lambda: count_connections() == IDLE_WORKER + processes * POOL_SIZE, what=describe_connections)
 
 
 def test_a_web_process_has_one_for_each_thread_that_serves_a_request(fleet: Fleet) -> None:

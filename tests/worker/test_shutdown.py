@@ -94,7 +94,7 @@ def test_a_second_signal_ends_at_once_and_what_was_running_is_recovered(fleet: F
     assert leaving.wait_for_end(5 * LEASE) == 0  # it was given twice as long to wait for its handlers
     wait_for_status(held, Status.FAILED, fleet=fleet)
     assert not [line for line in fleet.ledger.read_job_lines(held, "start") if is_running(line["pid"])]
-    assert get_event(held, EventKind.FAILED).reason == "lease expired"
+    assert get_event(held, EventKind.FAILED).reason == "Scheduler crash recovery"
 
 
 def leave_for_longer_than_a_lease(fleet: Fleet, *options: str, **how: str) -> tuple[WorkerProcess, UUID]:

@@ -1,6 +1,7 @@
-"""End runs whose worker is gone: expired leases, and jobs that a worker's previous process left running.
+"""End runs whose worker is gone: expired leases, and jobs of processes of this host that no longer exist.
 
-Looks at leases alone. Safe to run anywhere, any number at once: every end re-tests its condition under the row's lock.
+Looks at leases and processes, not at the rows of workers. Safe to run anywhere, any number at once: every end re-tests
+its condition under the row's lock.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class LeaseReaper:
         return max(conf.RECOVERY_SEC, conf.LEASE_SEC / 2) if self._nothing_runs else conf.RECOVERY_SEC
 
     def run_round(self) -> int:
-        """End runs whose lease has expired. Return how many."""
+        """End runs whose lease has expired, or whose process is gone. Return how many."""
         now = time.monotonic()
         gap = now - self._last_round if self._last_round is not None else 0.0
         self._last_round = now
@@ -78,7 +79,8 @@ class LeaseReaper:
             expired = [job for job in expired if self._is_surely_expired(job, now)]
         self._first_seen = {pk: seen for pk, seen in self._first_seen.items() if now - seen.since < SEEN_RETENTION_SEC}
         overdue_count = end_overdue_jobs(starts.find_overdue_jobs()) if counts["remote"] else 0
-        return overdue_count + _end_jobs(expired, _expired_jobs, Cause.LEASE_EXPIRED, LEASE_EXPIRED_REASON)
+        expired_count = _end_jobs(expired, _expired_jobs, Cause.LEASE_EXPIRED, LEASE_EXPIRED_REASON)
+        return overdue_count + expired_count + recover_dead_processes()
 
     def _is_surely_expired(self, job: Job, now: float) -> bool:
         """Return whether the lease has expired by a steady clock, or its process is gone.
@@ -98,19 +100,26 @@ class LeaseReaper:
         return now - seen.since >= conf.LEASE_SEC
 
 
-def recover_previous_process(identity: ProcessIdentity) -> int:
-    """End at once the runs of dead processes of this worker name on this host. Return how many."""
-    abandoned = []
-    for job in Job.objects.running().filter(lease_owner__startswith=f"{identity.name}@"):
-        owner = ProcessIdentity.parse_owner(job.lease_owner or "")
-        worker = (identity.name, identity.host)
-        if owner is not None and (owner.name, owner.host) == worker and owner.liveness() == Liveness.GONE:
-            abandoned.append(job)
+def recover_dead_processes(identity: ProcessIdentity | None = None) -> int:
+    """End at once the runs of processes that are proven to be gone. Return how many.
+
+    Provable are processes of this host since its boot, in this pid namespace. Those of an earlier boot are taken for
+    gone only if they have the name of this worker, `identity`: another host may have the same host name.
+    """
+    here = identity or ProcessIdentity.current()
+    provable = Q(lease_owner__contains=f"@{here.host}:{here.boot_id}:{here.namespace}:")
+    if identity is not None:
+        provable |= Q(lease_owner__startswith=f"{identity.name}@{identity.host}:")
+    leases = Job.objects.running().filter(provable, remote=False).values_list("lease_owner", flat=True)
+    owners = {lease_owner: ProcessIdentity.parse_owner(lease_owner or "") for lease_owner in leases}
+    gone = {owner for owner in set(owners.values()) if owner is not None and owner.liveness() == Liveness.GONE}
+    abandoned = [lease_owner for lease_owner, owner in owners.items() if owner in gone]
 
     def select_abandoned() -> JobQuerySet:
-        return Job.objects.running().filter(lease_owner__in=[job.lease_owner for job in abandoned])
+        return Job.objects.running().filter(lease_owner__in=abandoned)
 
-    return _end_jobs(abandoned, select_abandoned, Cause.CRASH_RECOVERY, CRASH_RECOVERY_REASON)
+    jobs = list(select_abandoned()) if abandoned else []
+    return _end_jobs(jobs, select_abandoned, Cause.CRASH_RECOVERY, CRASH_RECOVERY_REASON)
 
 
 def end_overdue_jobs(overdue: Sequence[Job]) -> int:

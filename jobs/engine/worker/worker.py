@@ -151,9 +151,9 @@ class WorkerLoop:
                 self._detect_pooler()
                 limits.sync_limits()
                 limits.warn_of_idle_slots(self.options.concurrency, self.options.serves)
-                recovered = recovery.recover_previous_process(self.identity)
+                recovered = recovery.recover_dead_processes(self.identity)
                 if recovered:
-                    logger.warning("worker %s recovered %d jobs of its previous process", self.identity.name, recovered)
+                    logger.warning("worker %s recovered %d jobs of dead processes", self.identity.name, recovered)
                 self.registration.register()
                 self._start_threads()
                 return
