@@ -231,7 +231,6 @@ CHANGE_LENGTH = 2000  # characters of one value in the event of a change
 
 def cancel_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
     """Cancel waiting members now, request running ones to stop. The group is CANCELLED after its last member."""
-    groups.run_actions(group_id)
     with db.atomic():
         group = _lock_group(group_id)
         if group.is_terminal:
@@ -249,7 +248,6 @@ def cancel_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
 
 def retry_group(group_id: UUID, *, actor: Actor, reason: str = "") -> JobGroup:
     """Retry every unsuccessful member, in order."""
-    groups.run_actions(group_id)
     with db.atomic():
         group = _lock_group(group_id)
         if not groups.unsuccessful_members(group).exists():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from jobs import db
 from jobs.actors import PYTHON, Actor
-from jobs.engine import lifecycle
+from jobs.engine import groups, lifecycle
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import JobSpec
 from jobs.errors import IdempotencyKeyReused, InvalidInput, NotFound
@@ -83,20 +83,12 @@ def create(
 
 
 def cancel(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
-    group, reason = get(group_id, tenant=tenant), fields.parse_reason(reason)
-    with db.atomic():
-        changed = lifecycle.cancel_group(group.pk, actor=actor, reason=reason)
-        _record_action(Action.GROUP_CANCEL, group, changed, actor, reason)
-    return changed
+    return _act(Action.GROUP_CANCEL, lifecycle.cancel_group, get(group_id, tenant=tenant), reason, actor)
 
 
 def retry(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
     """Retry the members that failed or were cancelled, in their order."""
-    group, reason = get(group_id, tenant=tenant), fields.parse_reason(reason)
-    with db.atomic():
-        changed = lifecycle.retry_group(group.pk, actor=actor, reason=reason)
-        _record_action(Action.GROUP_RETRY, group, changed, actor, reason)
-    return changed
+    return _act(Action.GROUP_RETRY, lifecycle.retry_group, get(group_id, tenant=tenant), reason, actor)
 
 
 def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
@@ -128,6 +120,15 @@ def count_progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
         progress[group_id]["total"] += jobs
         progress[group_id]["by_status"][status] = jobs
     return progress
+
+
+def _act(action: Action, change: Callable[..., JobGroup], group: JobGroup, reason: str, actor: Actor) -> JobGroup:
+    """Finish what earlier actions have left, then begin this one; its further batches follow the commit."""
+    reason = fields.parse_reason(reason)
+    groups.run_actions(group.pk)
+    with db.atomic():
+        _record_action(action, group, change(group.pk, actor=actor, reason=reason), actor, reason)
+    return get(group.pk)
 
 
 def _record_action(action: Action, before: JobGroup, after: JobGroup, actor: Actor, reason: str) -> None:
