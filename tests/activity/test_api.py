@@ -11,7 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 import tests.sample_app.job_types  # noqa: F401  the factories name these types
-from jobs.actors import Actor, ActorKind
+from jobs.actors import Actor, ActorKind, make_token_actor
 from jobs.ids import min_id_at
 from jobs.models import Activity, ApiToken
 from jobs.models.activity import JOB_ACTIONS, Action
@@ -98,7 +98,11 @@ def test_a_change_by_a_token_is_recorded_under_its_id_and_name(action: str) -> N
         response = REQUESTS[action](api)
     assert response.status_code in (200, 201, 204), response.content
     (found,) = [row for row in recorded if row.actor_kind == "token"]
-    assert (found.action, found.actor_id, found.actor_name) == (action, str(token.pk), "tests")
+    assert (found.action, found.actor_id, found.actor_name) == (
+        action,
+        str(token.pk),
+        make_token_actor(token.name, token.prefix, token.pk).name,
+    )
 
 
 def test_a_refused_request_leaves_no_activity() -> None:

@@ -157,7 +157,7 @@ def test_a_member_that_a_remote_program_cancels_ends_the_rest_with_its_response(
     monkeypatch.setattr(engine, "BATCH_SIZE", 3)
     group = create("sequential", 8)
     first = Job.objects.get(group=group, group_index=0)
-    answer = ApiClient("submit").post(f"/system/scheduler/queue/jobs/{first.pk}/cancel")
+    answer = ApiClient("submit", "operate").post(f"/system/scheduler/queue/jobs/{first.pk}/cancel")
     assert answer.status_code < 300, answer.content
     assert JobGroup.objects.get(pk=group.pk).status == GroupStatus.CANCELLED
     assert Job.objects.filter(group=group, status_reason="predecessor cancelled").count() == 7
