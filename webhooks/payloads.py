@@ -26,7 +26,7 @@ from webhooks.models import WebhookMessage
 
 logger = logging.getLogger("webhooks.payloads")
 MAX_BYTES = 256 * 1024
-SLICE_BYTES = 2**20  # payload that is read at a time: as Python objects it may take thirty times as much
+SLICE_BYTES = 2**20  # payload that is read at a time: as Python objects it may take 28 times as much
 TEXT_LENGTH = 10_000
 MAX_MEMBERS = 200
 _PRINCIPAL = Principal(SCHEDULER)

@@ -1,7 +1,7 @@
 """Read the payload of lists: the database compares sizes, and Python reads only what a response may contain.
 
 A value above MAX_VALUE_BYTES is not read: it becomes None, and its row `is_truncated`. The values of one response have
-at most MAX_PAGE_BYTES. JSON of many tiny nodes takes up to thirty times its size in memory.
+at most MAX_PAGE_BYTES. JSON of many tiny nodes takes up to 28 times its size in memory.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def decode_json(data: bytes | str, field: Field = "body") -> Any:
 def require_few_containers(data: bytes, limit: int, field: Field = "body") -> None:
     """Raise InvalidInput if JSON text has more objects and lists than `limit`.
 
-    They are counted before the text is decoded: as Python objects they take up to thirty times its size.
+    They are counted before the text is decoded: as Python objects they take up to 28 times its size.
     """
     # The first count is cheap and includes brackets within strings, which are no containers.
     if _count_brackets(data) > limit and _count_brackets(_STRING.sub(b"", data)) > limit:

@@ -41,7 +41,7 @@ class ByteBudget:
     """The bytes that the rest of a tree may take, as the minimum that JSON needs for it.
 
     A shared node counts each time it appears, so that a small graph cannot expand into a huge tree. A container
-    costs at least OBJECT_BYTES or LIST_BYTES: Python takes 90 to 230 bytes for one, while `{}` needs three in JSON.
+    costs at least OBJECT_BYTES or LIST_BYTES: Python takes 70 to 200 bytes for one, while `{}` needs three in JSON.
     """
 
     __slots__ = ("remaining", "size")
