@@ -91,6 +91,8 @@ def get_public_event_data(data: Any) -> Any:
 
 def get_public_outcome(outcome: str) -> str:
     """Return how a direct call ended, without the words of its handler."""
+    if outcome.startswith("ended by "):  # the reason of an operator
+        return outcome
     kind, colon, text = outcome.partition(": ")
     return f"{kind}: {cut_message(text)}" if colon and kind == "failed" else kind
 

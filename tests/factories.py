@@ -27,6 +27,7 @@ from jobs.models import (
     Activity,
     ApiToken,
     ConcurrencyLimit,
+    FailedAttempt,
     Gate,
     GroupAction,
     GroupMode,
@@ -258,6 +259,14 @@ class ShareAccountFactory(DjangoModelFactory[ShareAccount]):
         model = ShareAccount
 
     key = Sequence(lambda n: f"addon:{n}")
+
+
+class FailedAttemptFactory(DjangoModelFactory[FailedAttempt]):
+    class Meta:
+        model = FailedAttempt
+
+    key = Sequence(lambda n: f"{n:064x}")
+    count = 1
 
 
 class WorkerFactory(DjangoModelFactory[Worker]):

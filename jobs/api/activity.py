@@ -39,7 +39,7 @@ OBJECT_ID = {
 }
 
 
-class ActorOut(Out):
+class ActivityActorOut(Out):
     kind: Annotated[str, WithJsonSchema(enum_schema(ACTOR_KINDS))]
     id: str | None = Field(description="Of a user or an API token; null for events of jobs.")
     name: str
@@ -55,7 +55,7 @@ class ActivityOut(Out):
     id: str = Field(description="A UUID; for actions on jobs, the number of the event.")
     at: Time
     tenant: str | None = Field(description="Null: it concerns all tenants.")
-    actor: ActorOut
+    actor: ActivityActorOut
     action: Annotated[str, WithJsonSchema(enum_schema(ACTIONS))]
     object: ObjectOut
     before: JsonObject | None = Field(description="The changed fields, secrets masked. Null for a new object.")

@@ -167,11 +167,12 @@ def count_request(token: ApiToken) -> float | None:
     open_since = Now() - WINDOW
     has_room = row.filter(window_at__gt=open_since, window_count__lte=limit - share)
     is_closed = Q(window_at__isnull=True) | Q(window_at__lte=open_since)
-    if has_room.update(window_count=F("window_count") + share) or row.filter(is_closed).update(
-        window_at=Now(), window_count=share
-    ):
-        counted_ahead.add(token.pk, share - 1)
-        return None
+    for _attempt in range(2):  # another request may open the window between the two statements
+        if has_room.update(window_count=F("window_count") + share) or row.filter(is_closed).update(
+            window_at=Now(), window_count=share
+        ):
+            counted_ahead.add(token.pk, share - 1)
+            return None
     started_at = row.values_list("window_at", flat=True).first()
     return 0.0 if started_at is None else max((started_at + WINDOW - clock.now()).total_seconds(), 0.0)
 

@@ -12,7 +12,8 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
-from jobs import direct, roles
+from jobs import roles
+from jobs.direct import bounded
 from jobs.errors import HandlerFailed
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, Lease, Target
 from jobs.payload_visibility import get_public_error, summarize_traceback
@@ -56,7 +57,7 @@ def run_jobs_that_quote_their_params() -> list[Job]:
     factories.JobRunFactory.create(job=remote, status="FAILED", error=f"{MARK}: {MARK}", worker=owner)
     for ending in ("skip", "raise"):
         try:
-            direct.execute("sample.quote", {**PARAMS, "ending": ending})
+            bounded.execute("sample.quote", {**PARAMS, "ending": ending})
         except HandlerFailed:
             continue
     return list(Job.objects.order_by("pk"))

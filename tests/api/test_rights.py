@@ -102,7 +102,7 @@ def test_a_scope_takes_every_permission_that_a_session_needs_for_its_operations(
 def test_read_takes_every_view_permission_of_the_api_and_the_payload() -> None:
     names = {"view_job", "view_jobrun", "view_jobgroup", "view_jobtemplate", "view_target", "view_worker"}
     names |= {"view_concurrencylimit", "view_schedule", "view_schedulefire"}
-    names |= {"view_webhookendpoint", "view_webhookdelivery", "view_lease", "view_payload"}
+    names |= {"view_webhookendpoint", "view_webhookdelivery", "view_lease", "view_payload", "view_activity"}
     assert find_permissions("read") == names
 
 

@@ -212,7 +212,7 @@ def _await(path: Path) -> None:
         time.sleep(STEP_SEC)
 
 
-@job("sample.quote")
+@job("sample.quote", direct=True)
 def quote_params(ctx: Any, text: str, password: str, ending: str = "raise") -> None:
     """Quote the params wherever a handler can write."""
     ctx.progress(1, 2, f"{text} {password}")

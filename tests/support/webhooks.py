@@ -56,7 +56,7 @@ def send_round() -> Sender:
 
 
 def list_deliveries(**filters: Any) -> list[WebhookDelivery]:
-    return list(WebhookDelivery.objects.filter(**filters).select_related("message").order_by("pk"))
+    return list(WebhookDelivery.objects.filter(**filters).select_related("message").order_by("message_id", "pk"))
 
 
 def list_messages() -> list[tuple[str, Any]]:
