@@ -30,6 +30,9 @@ class Actor:
         object.__setattr__(self, "kind", ActorKind(self.kind))
         object.__setattr__(self, "name", str(self.name).replace("\0", "\ufffd")[:NAME_LENGTH])
 
+    def __str__(self) -> str:
+        return self.name or str(self.kind)
+
 
 SCHEDULER = Actor(ActorKind.SCHEDULER)
 PYTHON = Actor(ActorKind.SCHEDULER, "python")  # a call of a service without an actor
@@ -37,7 +40,7 @@ PYTHON = Actor(ActorKind.SCHEDULER, "python")  # a call of a service without an 
 
 def make_user_actor(account: Any) -> Actor:
     """Return the actor for a Django user of any user model."""
-    return Actor(ActorKind.USER, str(account.get_username())[:NAME_LENGTH], str(account.pk))
+    return Actor(ActorKind.USER, account.get_username(), str(account.pk))
 
 
 def make_token_actor(name: str, prefix: str, token_id: UUID) -> Actor:

@@ -143,7 +143,7 @@ def skip_next(
             raise NothingToSkip(_("“%s” has no next run to skip.") % schedule.name)
         skipped = schedule.next_fire_at
         schedule.next_fire_at = next_due_time(schedule, skipped)
-        schedule.note = f"skipped: the fire of {serializers.format_time(skipped)}, by {actor.name or actor.kind}"
+        schedule.note = f"skipped: the fire of {serializers.format_time(skipped)}, by {actor}"
         schedule.note += f": {reason_text}" if reason_text else ""
         before, after = {"next_fire_at": skipped}, {"next_fire_at": schedule.next_fire_at}
         changed = _to_object(schedule)
@@ -184,7 +184,7 @@ def delete(schedule_id: UUID | str, *, tenant: str | None = None, actor: Actor =
 
 
 def _log_change(schedule: Schedule, change: str, actor: Actor) -> None:
-    logger.info("schedule %s (tenant %s): %s by %s", schedule.name, schedule.tenant, change, actor.name or actor.kind)
+    logger.info("schedule %s (tenant %s): %s by %s", schedule.name, schedule.tenant, change, actor)
 
 
 def _to_object(schedule: Schedule) -> activity.ChangedObject:

@@ -219,7 +219,7 @@ def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor 
             sent = {"deliveries": counts[endpoint.pk]}
             activity.record(Action.ENDPOINT_RESEND, _to_object(endpoint), actor=actor, after=sent)
     db.after_commit(sender.wake_senders)
-    logger.info("%d webhook deliveries resent by %s", resent, actor.name or actor.kind)
+    logger.info("%d webhook deliveries resent by %s", resent, actor)
     return resent
 
 
@@ -306,5 +306,4 @@ def _find(rows: QuerySet[Any], pk: UUID | str) -> Any:
 
 
 def _log_change(endpoint: WebhookEndpoint, change: str, actor: Actor) -> None:
-    actor_name = actor.name or actor.kind
-    logger.info("webhook endpoint %s (tenant %s): %s by %s", endpoint.pk, endpoint.tenant, change, actor_name)
+    logger.info("webhook endpoint %s (tenant %s): %s by %s", endpoint.pk, endpoint.tenant, change, actor)

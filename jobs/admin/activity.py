@@ -22,7 +22,7 @@ from jobs import ids
 from jobs.admin.base import ReadOnlyAdmin, can_view_payload
 from jobs.admin.columns import column, computed_column, link, short_id
 from jobs.admin.filters import choice_filter
-from jobs.admin.formatting import format_first_line, format_json, isolate_text, json_block, text_block
+from jobs.admin.formatting import format_actor, format_first_line, format_json, isolate_text, json_block, text_block
 from jobs.admin.screens import APP, render, screen
 from jobs.models import Activity, Target
 from jobs.models.activity import JOB, JOB_ACTIONS, OBJECT_KINDS, Action
@@ -177,4 +177,4 @@ class ActivityAdmin(ReadOnlyAdmin):
 
     @computed_column(gettext_lazy("actor"))
     def shown_actor(self, row: Activity) -> SafeString:
-        return isolate_text(f"{row.get_actor_kind_display()} {row.actor_name}".strip())
+        return isolate_text(format_actor(row))

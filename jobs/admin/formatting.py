@@ -42,6 +42,11 @@ def isolate_text(text: str) -> SafeString:
     return format_html("<bdi>{}</bdi>", text)
 
 
+def format_actor(row: Any) -> str:
+    """Return kind and name of the actor of an event or an activity."""
+    return f"{row.get_actor_kind_display()} {row.actor_name}".strip()
+
+
 def name_with_tenant(name: str, tenant: str) -> SafeString:
     """Return a name, marked with its tenant unless that is the default one."""
     if tenant == "default":

@@ -8,7 +8,15 @@ from django.utils.translation import gettext_lazy as _
 from jobs.admin.base import ReadOnlyAdmin
 from jobs.admin.columns import column, computed_column, link_column
 from jobs.admin.filters import CreatedFilter, JobTypeFilter, choice_filter
-from jobs.admin.formatting import first_line, format_duration, format_first_line, isolate_text, json_block, text_block
+from jobs.admin.formatting import (
+    first_line,
+    format_actor,
+    format_duration,
+    format_first_line,
+    isolate_text,
+    json_block,
+    text_block,
+)
 from jobs.models import Job, JobEvent, JobRun
 from jobs.models.job import STATUS_LABELS
 from jobs.models.run import ACTOR_CHOICES
@@ -73,7 +81,7 @@ class JobEventAdmin(JobRecordAdmin):
 
     @computed_column(_("actor"))
     def shown_actor(self, event: JobEvent) -> SafeString:
-        return isolate_text(f"{event.get_actor_kind_display()} {event.actor_name}".strip())
+        return isolate_text(format_actor(event))
 
 
 class JobLogAdmin(JobRecordAdmin):

@@ -26,6 +26,7 @@ from jobs.admin.dashboard import ERROR_TAIL, parse_error
 from jobs.admin.formatting import (
     ICONS,
     first_line,
+    format_actor,
     format_duration,
     format_json,
     format_reason,
@@ -235,7 +236,7 @@ def build_timeline(
     steps = []
     for event in events:
         icon = ICONS[Status(event.kind)] if event.kind in set(Status) else "·"
-        actor = f"{event.get_actor_kind_display()} {event.actor_name}".strip()
+        actor = format_actor(event)
         # The default reason mentions an interruption, which is wrong for a job that was not running.
         is_default = event.reason == DEFAULT_PAUSE_REASON and event.from_status != Status.RUNNING
         reason = "" if is_default else first_line(event.reason, 500)

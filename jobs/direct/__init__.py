@@ -141,7 +141,7 @@ def slot(
 def _acquire(candidate: Candidate, actor: Actor, wait_sec: float, api_token: UUID | None) -> DirectSlot:
     """Return a granted slot, or raise NoSlot or CallEnded and end the reservation."""
     began = time.monotonic()
-    lease = reservations.reserve_slot(candidate, actor.name or str(actor.kind), api_token)
+    lease = reservations.reserve_slot(candidate, str(actor), api_token)
     held_slot = DirectSlot(lease.pk)
     lease_heartbeat.add(lease.pk, held_slot.mark_lost)
     try:

@@ -40,8 +40,7 @@ def end(lease_id: UUID, *, tenant: str | None = None, reason: str = "", actor: A
     lease = (calls if tenant is None else calls.filter(tenant=tenant)).first()
     if lease is None:
         raise NotFound(_("There is no such direct call."))
-    ended_by = actor.name or str(actor.kind)
-    outcome = f"ended by {ended_by}: {reason}" if reason else f"ended by {ended_by}"
+    outcome = f"ended by {actor}: {reason}" if reason else f"ended by {actor}"
     with db.atomic():
         was_live = leases.end_lease(lease.pk, outcome)
         if was_live:

@@ -132,7 +132,7 @@ def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
         activity.record_changes(action, limit, before, after, actor=actor, reason=reason)
         notifications.notify(notifications.READY)
     value = f"max {row.max or 'unlimited'}{', paused' if row.paused else ''}"
-    logger.info("limit %s set to %s by %s", row, value, actor.name or actor.kind)
+    logger.info("limit %s set to %s by %s", row, value, actor)
     return get_state(scope, key)
 
 

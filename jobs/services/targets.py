@@ -131,5 +131,5 @@ def _apply_changes(target: Target, changes: dict[str, Any], actor: Actor, reason
     changed = activity.ChangedObject(target.key, target.key, target.tenant)
     activity.record_changes(Action.TARGET_PAUSE, changed, before, after, actor=actor, reason=reason)
     action = "paused" if target.paused else "unpaused"
-    logger.info("target %s of tenant %s %s by %s", target.key, target.tenant, action, actor.name or actor.kind)
+    logger.info("target %s of tenant %s %s by %s", target.key, target.tenant, action, actor)
     return target

@@ -196,4 +196,4 @@ def _build_fields(template: JobTemplate) -> dict[str, Any]:
 
 
 def _log(template: JobTemplate, action: str, actor: Actor) -> None:
-    logger.info("template %s of tenant %s %s by %s", template.name, template.tenant, action, actor.name or actor.kind)
+    logger.info("template %s of tenant %s %s by %s", template.name, template.tenant, action, actor)

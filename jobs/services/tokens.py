@@ -74,7 +74,7 @@ def create(
     except IntegrityError:
         message = _("The tenant already has a token “%s”. Choose another name, or revoke that token first.")
         raise NameTaken(message % token.name) from None
-    logger.info("token %s created by %s", token.prefix, actor.name or actor.kind)
+    logger.info("token %s created by %s", token.prefix, actor)
     return token, text
 
 
@@ -125,7 +125,7 @@ def revoke(token_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> ApiTok
             activity.record(
                 Action.TOKEN_REVOKE, _to_object(token), actor=actor, before=before, after=after, reason=reason
             )
-            logger.info("token %s revoked by %s", token_id, actor.name or actor.kind)
+            logger.info("token %s revoked by %s", token_id, actor)
     return token
 
 

@@ -81,8 +81,7 @@ def _request_state(worker_id: UUID, state: str, action: Action, reason: str, act
             activity.record_changes(
                 action, changed, {"request": before}, {"request": after}, actor=actor, reason=reason
             )
-    requested_by = actor.name or actor.kind
     suffix = f": {reason}" if reason else ""
-    logger.info("worker %s: %s requested by %s%s", worker.name, state or WorkerState.RUNNING, requested_by, suffix)
+    logger.info("worker %s: %s requested by %s%s", worker.name, state or WorkerState.RUNNING, actor, suffix)
     worker.refresh_from_db(using=db.alias())
     return worker
