@@ -29,6 +29,7 @@ TEMPLATE_COLUMNS = (
     *("id", "name", "job_type", "tenant", "priority", "target", "max_runtime_sec", "token_limit", "cost_units"),
     *("tags", "overridable", "created_at"),
 )
+PAYLOAD_FIELDS = ("params", "url")  # of activities: the path of a webhook's URL may be a secret
 RETRY_POLICY_FIELDS = ("max_attempts", "base_sec", "max_sec", "jitter")
 
 
@@ -70,16 +71,16 @@ def serialize_activity(entry: Entry, *, with_payload: bool = True) -> dict[str, 
         **serialize_columns(entry, ("id", "at", "tenant", "action", "reason")),
         "actor": {"kind": entry.actor_kind, "id": entry.actor_id, "name": entry.actor_name},
         "object": {"kind": entry.object_kind, "id": entry.object_id, "name": entry.object_name},
-        "before": hide_params(entry.before, with_payload),
-        "after": hide_params(entry.after, with_payload),
+        "before": hide_payload_fields(entry.before, with_payload),
+        "after": hide_payload_fields(entry.after, with_payload),
     }
 
 
-def hide_params(fields: Mapping[str, Any] | None, with_payload: bool) -> Mapping[str, Any] | None:
-    """Return the changed fields of an activity; without payload, the params among them are null."""
-    if fields is None or with_payload or "params" not in fields:
+def hide_payload_fields(fields: Mapping[str, Any] | None, with_payload: bool) -> Mapping[str, Any] | None:
+    """Return the changed fields of an activity; without payload, PAYLOAD_FIELDS among them are null."""
+    if fields is None or with_payload:
         return fields
-    return {**fields, "params": None}
+    return {name: None if name in PAYLOAD_FIELDS else value for name, value in fields.items()}
 
 
 def serialize_log(row: JobLog) -> dict[str, Any]:

@@ -279,7 +279,7 @@ VALIDATORS: dict[str, Any] = {
 
 
 def _to_object(endpoint: WebhookEndpoint) -> activity.ChangedObject:
-    return activity.ChangedObject(endpoint.pk, endpoint.url, endpoint.tenant)
+    return activity.ChangedObject(endpoint.pk, str(endpoint), endpoint.tenant)
 
 
 def _build_fields(endpoint: WebhookEndpoint) -> dict[str, Any]:

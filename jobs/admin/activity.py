@@ -27,7 +27,7 @@ from jobs.admin.screens import APP, render, screen
 from jobs.models import Activity, Target
 from jobs.models.activity import JOB, JOB_ACTIONS, OBJECT_KINDS, Action
 from jobs.models.run import ACTOR_CHOICES
-from jobs.serializers import hide_params
+from jobs.serializers import hide_payload_fields
 from jobs.services.activity_list import ActivityFilters, Entry, Position, read_page
 
 ROWS_SHOWN = 100
@@ -37,6 +37,7 @@ MODELS = {  # by name, since an app may not be installed
     JOB: f"{APP}.Job",
     "target": f"{APP}.Target",
     "worker": f"{APP}.Worker",
+    "direct_call": f"{APP}.Lease",
     "group": f"{APP}.JobGroup",
     "template": f"{APP}.JobTemplate",
     "schedule": "jobscheduler_schedules.Schedule",
@@ -140,7 +141,7 @@ def _find_model(object_kind: str) -> type[Model] | None:
 
 
 def _list_changes(entry: Entry, with_payload: bool) -> list[ShownChange]:
-    before, after = (hide_params(fields, with_payload) or {} for fields in (entry.before, entry.after))
+    before, after = (hide_payload_fields(fields, with_payload) or {} for fields in (entry.before, entry.after))
     names = dict.fromkeys([*before, *after])
     return [ShownChange(name, _format_value(before, name), _format_value(after, name)) for name in names]
 

@@ -37,6 +37,7 @@ from tests.support.activities import record_new
 from tests.support.admin_pages import count_queries, get_list_url, get_page_url, read_messages, run_action
 from tests.support.admin_users import create_reader, log_in
 from tests.support.snapshots import dump_tables
+from webhooks import services as webhooks
 from webhooks.models import WebhookEndpoint
 
 pytestmark = pytest.mark.django_db
@@ -258,6 +259,15 @@ def test_params_are_shown_to_users_who_may_see_payload_only() -> None:
     for url in (reverse(URL), get_page_url(row)):
         assert "plain" not in reader.get(url).content.decode()
         assert "plain" in auditor.get(url).content.decode()
+
+
+def test_the_path_of_a_webhook_url_is_shown_to_users_who_may_see_payload_only() -> None:
+    endpoint, _ = webhooks.create("https://example.org/hooks/hidden-path", ["job.*"])
+    row = Activity.objects.get(object_id=str(endpoint.pk))
+    reader, auditor = log_in(create_reader("reader")), log_in(create_reader("auditor", "view_payload"))
+    for url in (reverse(URL), get_page_url(row)):
+        assert "hidden-path" not in reader.get(url).content.decode()
+        assert "hidden-path" in auditor.get(url).content.decode()
 
 
 def test_the_screen_takes_as_many_statements_for_many_rows_as_for_few(boss: Client) -> None:

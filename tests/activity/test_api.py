@@ -31,6 +31,7 @@ from tests.factories import (
 from tests.support.activities import record_new
 from tests.support.admin_users import create_reader, log_in
 from tests.support.api_client import ApiClient, read_error_locations
+from webhooks import services as webhooks
 
 pytestmark = pytest.mark.django_db
 
@@ -234,6 +235,17 @@ def test_params_take_the_permission_to_see_payload() -> None:
     (hidden,), (shown,) = (client.get("/api/activity").json()["items"] for client in (viewer, auditor))
     assert hidden["after"] == {"params": None, "priority": 1}
     assert shown["after"] == {"params": params, "priority": 1}
+
+
+def test_the_path_of_a_webhook_url_takes_the_permission_to_see_payload() -> None:
+    endpoint, _ = webhooks.create("https://example.org/hooks/hidden-path", ["job.*"])
+    webhooks.update(endpoint.pk, {"url": "https://example.org/hooks/other-path"})
+    webhooks.delete(endpoint.pk)
+    viewer, auditor = (log_in(create_reader(name, *also)) for name, also in (("v", ()), ("a", ("view_payload",))))
+    hidden, shown = (client.get("/api/activity").content.decode() for client in (viewer, auditor))
+    assert "-path" not in hidden
+    assert "https://example.org" in hidden
+    assert "hooks/hidden-path" in shown
 
 
 def test_the_documented_actions_are_all_there_are() -> None:
