@@ -7,9 +7,10 @@ import os
 import threading
 import time
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 
+CLOCK_SLACK = timedelta(hours=1)  # the inserting host sets the time of an id, the database all other times of its row
 _LANE_NAMESPACE = uuid.UUID("5b1f6a0e-9d4c-5f7e-8a35-6f2f0c7b9a41")
 _lock = threading.Lock()
 _last_tick = 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
@@ -29,7 +29,7 @@ from jobs.api.request_params import each_validated_by, one_of, parse_id, validat
 from jobs.api.schemas import ID_SCHEMA, enum_schema
 from jobs.api.serializers import select_job_relations, serialize_jobs
 from jobs.errors import InvalidInput, NotFound
-from jobs.ids import min_id_at
+from jobs.ids import CLOCK_SLACK, min_id_at
 from jobs.models import DISPATCH_ORDER, Job, JobRun
 from jobs.models.expressions import has_tag, has_tag_prefix, sql_literals
 from jobs.models.job import RARE_STATUSES, JobQuerySet
@@ -43,7 +43,6 @@ MAX_MERGED_QUEUES = 100  # if more tenants have waiting jobs, all waiting jobs a
 DISPATCH = Order(Job, DISPATCH_ORDER)
 MAX_STATUS_SCANS = 2
 EQUALITY_FILTERS = ("job_type", "addon_id", "resource")
-CLOCK_SLACK = timedelta(hours=1)  # the submitting host sets the time of an id, the database created_at
 Q_SCHEMA = {**f.NAME, "description": "An id, or how a job type, a target or a tag begins."}
 validate_tag = partial(fields.parse_text, max_length=fields.TAG_LENGTH, single_line=True)
 ORDERS = ("newest", "queue")

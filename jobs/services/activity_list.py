@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Q, QuerySet
 
 from jobs.errors import NotFound
-from jobs.ids import min_id_at
+from jobs.ids import CLOCK_SLACK, min_id_at
 from jobs.models import Activity, JobEvent
 from jobs.models.activity import JOB, JOB_ACTIONS
 from jobs.models.expressions import sql_literals
@@ -27,7 +27,6 @@ from jobs.validation.fields import parse_id
 
 SCAN_LIMIT = 10_000
 FIRST_SCAN_FACTOR = 4  # rows of a first, short scan per row of the page: most filters match most rows
-CLOCK_SLACK = timedelta(hours=1)  # the host that records an activity sets the time of its id, the database `at`
 # Columns that an index of activities begins with, those that few rows share first.
 INDEXED_COLUMNS = (("object_kind", "object_id"), ("actor_name",), ("tenant",))
 EVENT_COLUMNS = (
