@@ -1,8 +1,8 @@
 """Texts of handlers in reasons, errors and outcomes, and how much of them is shown without `view_payload`.
 
-A handler may quote its params wherever it speaks: in exceptions, skips and progress messages. Without the permission
+A handler may quote its params in exceptions, skips and progress messages. Without the permission
 only the class of an exception and its place in the code are shown. The scheduler's own reasons and those that people
-give stay. docs/decisions/ has the reasons for telling them apart in this way.
+give stay. docs/decisions/0017-secrets-and-texts-of-handlers.md says why they are distinguished in this way.
 """
 
 from __future__ import annotations
@@ -13,18 +13,28 @@ from typing import Any
 from jobs.actors import ActorKind
 from jobs.models import Job, JobEvent, JobRun, Lease
 from jobs.process_identity import is_remote
-from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, EventKind, Status
+from jobs.states import (
+    CRASH_RECOVERY_REASON,
+    DEADLINE_PASSED_REASON,
+    LEASE_EXPIRED_REASON,
+    PREDECESSOR_REASONS,
+    REJECTED_RESULT_REASON,
+    TIMEOUT_REASON,
+    TOKEN_LIMIT_REASON,
+    EventKind,
+    Status,
+)
 
 # Reasons of FAILED and SKIPPED jobs that no handler wrote. All other reasons of these two statuses may be a handler's.
 OWN_REASONS = frozenset(
     {
-        *("timeout", "token limit exceeded", LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON, "failed"),
-        *("the database rejected its result", "its deadline passed before it could start"),
-        *("predecessor failed", "predecessor cancelled"),
+        *(TIMEOUT_REASON, TOKEN_LIMIT_REASON, LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON, REJECTED_RESULT_REASON),
+        *(DEADLINE_PASSED_REASON, *PREDECESSOR_REASONS.values()),
+        "failed",  # of a remote worker that gave no error
     }
 )
-SPOKEN_STATUSES = (Status.FAILED, Status.SKIPPED)
-SPOKEN_EVENTS = (EventKind.FAILED, EventKind.SKIPPED)
+HANDLER_STATUSES = (Status.FAILED, Status.SKIPPED)
+HANDLER_EVENTS = (EventKind.FAILED, EventKind.SKIPPED)
 TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 _CLASS = re.compile(r"[\w.<>]+")
@@ -55,7 +65,7 @@ def hide_in_lease(lease: Lease) -> None:
 def get_public_reason(job: Job) -> str:
     """Return the reason of the job's status, of a handler's exception its class alone."""
     reason = job.status_reason
-    if job.status not in SPOKEN_STATUSES or reason in OWN_REASONS:
+    if job.status not in HANDLER_STATUSES or reason in OWN_REASONS:
         return reason
     if job.status == Status.FAILED:
         return "" if job.remote else cut_message(reason)  # a remote worker writes the whole of it
@@ -64,7 +74,7 @@ def get_public_reason(job: Job) -> str:
 
 def get_public_error(run: JobRun) -> str:
     """Return the error of a run, of a traceback the class of its first exception and the place that raised it."""
-    if run.status not in SPOKEN_STATUSES or run.error in OWN_REASONS:
+    if run.status not in HANDLER_STATUSES or run.error in OWN_REASONS:
         return run.error
     if is_remote(run.worker):
         return ""
@@ -73,8 +83,8 @@ def get_public_error(run: JobRun) -> str:
 
 
 def get_public_event_reason(event: JobEvent) -> str:
-    is_spoken = event.kind in SPOKEN_EVENTS and event.actor_kind == ActorKind.WORKER
-    return "" if is_spoken and event.reason not in OWN_REASONS else event.reason
+    is_of_handler = event.kind in HANDLER_EVENTS and event.actor_kind == ActorKind.WORKER
+    return "" if is_of_handler and event.reason not in OWN_REASONS else event.reason
 
 
 def get_public_event_data(data: Any) -> Any:

@@ -17,9 +17,11 @@ from django.utils.translation import gettext as _
 
 from jobs.conf import conf
 from jobs.errors import InvalidInput
+from jobs.validation.sanitize import sanitize_text
 
 MASK = "••••••"
 MIN_SECRET_LENGTH = 4  # shorter values are not removed from texts: they are parts of ordinary words
+SCRUBBED_LENGTH = 1_000_000  # of a longer text only the beginning is searched for secrets and kept
 MAX_SECRETS = 2000  # in all quotings; each is looked for in each text
 MIN_SUFFIX_LENGTH = 5  # of a name that is also found at the end of a word: “dbpassword”, but not “shipping” for “ping”
 KEY_LENGTH = 200  # of a longer key only the end is read
@@ -87,6 +89,13 @@ def scrub(text: str, secrets: tuple[str, ...]) -> str:
     for secret in secrets:
         text = text.replace(secret, MASK)
     return text
+
+
+def clean_text(text: object, secrets: tuple[str, ...], max_length: int) -> str:
+    """Return a text as it may be stored: MASK in place of these secrets, then cut."""
+    if not secrets:
+        return sanitize_text(text, max_length)
+    return sanitize_text(scrub(sanitize_text(text, SCRUBBED_LENGTH), secrets), max_length)
 
 
 def restore(edited: Any, original: Any, field: str) -> Any:

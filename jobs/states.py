@@ -91,7 +91,12 @@ class Cause(StrEnum):
 
 
 DEFAULT_PAUSE_REASON = "Job was interrupted by user"
+# The reasons of the scheduler itself for FAILED, SKIPPED and CANCELLED; handlers and operators give all others.
 LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON = "lease expired", "Scheduler crash recovery"  # of recovered jobs
+TIMEOUT_REASON, TOKEN_LIMIT_REASON = "timeout", "token limit exceeded"
+REJECTED_RESULT_REASON = "the database rejected its result"
+DEADLINE_PASSED_REASON = "its deadline passed before it could start"
+PREDECESSOR_REASONS = {Status.FAILED: "predecessor failed", Status.CANCELLED: "predecessor cancelled"}
 
 
 class Initiator(StrEnum):

@@ -39,10 +39,9 @@ from jobs.models import GroupAction, GroupMode, GroupStatus, GroupVerb, Job, Job
 from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.groups import GroupFailureFacts
-from jobs.states import LIVE, SUCCESSFUL, TERMINAL, Status, StopMode
+from jobs.states import LIVE, PREDECESSOR_REASONS, SUCCESSFUL, TERMINAL, Status, StopMode
 
 logger = logging.getLogger("jobs.engine.groups")
-PREDECESSOR_REASONS = {Status.FAILED: "predecessor failed", Status.CANCELLED: "predecessor cancelled"}
 BATCH_SIZE = 500  # members that one transaction changes
 STOP_BATCH_SIZE = 100  # running members that it requests to stop, each with statements of its own
 BATCHES_PER_CALL = 40

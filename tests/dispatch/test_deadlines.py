@@ -10,11 +10,11 @@ from django.utils import timezone
 
 from jobs.engine.claim import Claimer, ServedJobs
 from jobs.engine.maintenance import runner
-from jobs.engine.maintenance.deadlines import DEADLINE_PASSED, DeadlineCheck
+from jobs.engine.maintenance.deadlines import DeadlineCheck
 from jobs.models import Job, JobRun
 from jobs.policies.concurrency import Limits
 from jobs.services import jobs as job_services
-from jobs.states import Status
+from jobs.states import DEADLINE_PASSED_REASON, Status
 from tests.factories import ConcurrencyLimitFactory
 from tests.sample_app import job_types
 from tests.support import executor
@@ -43,10 +43,10 @@ def test_what_is_late_ends_skipped_with_the_reason_and_without_a_run() -> None:
     careless = enqueue(LATE, time_sensitive=False)
     assert DeadlineCheck().skip_late_jobs() == 1
     found = Job.objects.get(pk=late.pk)
-    assert (found.status, found.status_reason) == (Status.SKIPPED, DEADLINE_PASSED)
+    assert (found.status, found.status_reason) == (Status.SKIPPED, DEADLINE_PASSED_REASON)
     assert not JobRun.objects.exists()
     last = list_events(late)[-1]
-    assert (last.kind, last.reason, last.actor_kind) == ("SKIPPED", DEADLINE_PASSED, "scheduler")
+    assert (last.kind, last.reason, last.actor_kind) == ("SKIPPED", DEADLINE_PASSED_REASON, "scheduler")
     assert (status(in_time), status(careless)) == (Status.QUEUED, Status.QUEUED)
 
 

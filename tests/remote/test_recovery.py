@@ -11,12 +11,11 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from jobs import direct, process_identity
-from jobs.engine.maintenance.deadlines import DEADLINE_PASSED
 from jobs.engine.maintenance.recovery import LeaseReaper
 from jobs.models import Job, JobEvent
 from jobs.process_identity import ProcessIdentity
 from jobs.services import jobs as job_services
-from jobs.states import Cause, EventKind, Status
+from jobs.states import DEADLINE_PASSED_REASON, Cause, EventKind, Status
 from tests.factories import SAMPLE_TYPE
 from tests.sample_app import job_types
 from tests.support.remote_client import RemoteClient, get_job
@@ -179,7 +178,7 @@ def test_a_time_sensitive_job_is_not_offered_too_late_and_ends_skipped(remote: R
     late = remote.submit(time_sensitive=True, deadline_at="2031-01-01T00:00:00Z")
     Job.objects.filter(pk=late).update(deadline_at=Now() - timedelta(seconds=1))
     assert remote.poll_ids() == []
-    assert (get_job(late).status, get_job(late).status_reason) == (Status.SKIPPED, DEADLINE_PASSED)
+    assert (get_job(late).status, get_job(late).status_reason) == (Status.SKIPPED, DEADLINE_PASSED_REASON)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -20,14 +20,13 @@ from jobs.conf.rules import YEAR_SEC
 from jobs.errors import InvalidInput, JobCancelled, Skip, TokenLimitExceeded
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
 from jobs.policies.retry import RetryFacts
-from jobs.redaction import find_secrets, scrub
+from jobs.redaction import SCRUBBED_LENGTH, clean_text, find_secrets
 from jobs.registry import registry
-from jobs.states import Cause, StopMode
-from jobs.validation.fields import parse_json_value
+from jobs.states import TOKEN_LIMIT_REASON, Cause, StopMode
+from jobs.validation.fields import REASON_LENGTH, parse_json_value
 from jobs.validation.sanitize import sanitize_exit_code, sanitize_json, sanitize_text
 
-ERROR_LENGTH = 64_000
-SCRUBBED_LENGTH = 1_000_000  # of a longer text only the beginning is searched for secrets and kept
+ERROR_LENGTH, LINE_LENGTH, MESSAGE_LENGTH = 64_000, 10_000, 500  # characters of texts of handlers
 MAX_TOKENS = 2**63 - 1  # of the column
 LONGEST_DELAY_SEC = 100.0 * YEAR_SEC
 logger = logging.getLogger("jobs.engine.executors.run")
@@ -117,7 +116,7 @@ def format_traceback(error: BaseException, clean: CleanText = sanitize_text) -> 
 
 def format_reason(error: BaseException, clean: CleanText = sanitize_text) -> str:
     """Return the class of an exception and the first line of its message."""
-    lines = clean(error, 500).splitlines()
+    lines = clean(error, MESSAGE_LENGTH).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
@@ -152,21 +151,24 @@ def _build_outcome(result: Any, ctx: Context) -> Outcome:
     if result is not None:
         artifacts["result"] = result
     if ctx.is_over_token_limit:
-        reason = "token limit exceeded"
-        return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=sanitize_json(artifacts))
+        return _build_token_failure(artifacts)
     exit_code = sanitize_exit_code(ctx.exit_code, 0) if ctx.exit_code else 0
     return Completed(artifacts=sanitize_json(artifacts) if artifacts else {}, exit_code=exit_code)
 
 
 def _build_outcome_of_error(error: BaseException, job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     if isinstance(error, Skip):
-        return Skipped(ctx.clean_text(error, 2000), sanitize_json(ctx.artifacts))
+        return Skipped(ctx.clean_text(error, REASON_LENGTH), sanitize_json(ctx.artifacts))
     if isinstance(error, TokenLimitExceeded) or ctx.is_over_token_limit:
-        reason = "token limit exceeded"
-        return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=sanitize_json(ctx.artifacts))
+        return _build_token_failure(ctx.artifacts)
     if isinstance(error, asyncio.CancelledError | JobCancelled) and ctx.cancelled:
         return Stopped(sanitize_json(ctx.artifacts))
     return build_failure(job_type, error, Cause.ERROR, retry, ctx.artifacts, ctx.clean_text)
+
+
+def _build_token_failure(artifacts: dict[str, Any]) -> Failed:
+    reason = TOKEN_LIMIT_REASON
+    return Failed(error=reason, reason=reason, cause=Cause.TOKEN_LIMIT, artifacts=sanitize_json(artifacts))
 
 
 def _get_retry_on(job_type: str) -> tuple[type[BaseException], ...] | None:
@@ -237,7 +239,7 @@ class Context:
         """Report how far the work is. Written with the next batch; the latest report counts."""
         fraction = min(max(0.0, float(done / total)), 1.0) if total > 0 else 0.0  # in this order, NaN becomes 0
         with self._lock:
-            self.writes.progress = (fraction, self.clean_text(message, 500))
+            self.writes.progress = (fraction, self.clean_text(message, MESSAGE_LENGTH))
         self._on_write()
 
     def checkpoint(self, data: Any) -> None:
@@ -273,7 +275,7 @@ class Context:
         with self._lock:
             self._line_count += 1
             if self._line_count <= conf.LOG_LINES_PER_JOB:
-                self.writes.lines.append((level, self.clean_text(message, 10_000)))
+                self.writes.lines.append((level, self.clean_text(message, LINE_LENGTH)))
             elif self._line_count == conf.LOG_LINES_PER_JOB + 1:
                 self.writes.lines.append(("WARNING", f"only the first {conf.LOG_LINES_PER_JOB} lines are kept"))
         self._on_write()
@@ -287,9 +289,7 @@ class Context:
 
     def clean_text(self, text: object, max_length: int) -> str:
         """Return a text of the handler as it may be stored: with masked secrets, then cut."""
-        if not self.secrets:
-            return sanitize_text(text, max_length)
-        return sanitize_text(scrub(sanitize_text(text, SCRUBBED_LENGTH), self.secrets), max_length)
+        return clean_text(text, self.secrets, max_length)
 
     def request_stop(self, mode: StopMode | None) -> None:
         """Let the handler know that it should stop; None: for a shutdown, a timeout or a lost lease."""

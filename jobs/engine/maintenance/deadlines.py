@@ -14,10 +14,9 @@ from jobs.errors import JobSchedulerError
 from jobs.models import Job, JobRun
 from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
-from jobs.states import Status
+from jobs.states import DEADLINE_PASSED_REASON, Status
 
 logger = logging.getLogger("jobs.engine.maintenance.deadlines")
-DEADLINE_PASSED = "its deadline passed before it could start"
 BATCH_SIZE = 500
 SHORTEST_PAUSE_SEC, LONGEST_PAUSE_SEC = 0.5, 15.0
 
@@ -55,7 +54,7 @@ class DeadlineCheck:
         skipped = 0
         for job_id in job_ids:
             try:
-                lifecycle.skip(job_id, actor=SCHEDULER, reason=DEADLINE_PASSED)
+                lifecycle.skip(job_id, actor=SCHEDULER, reason=DEADLINE_PASSED_REASON)
                 skipped += 1
             except JobSchedulerError as error:  # it started or finished since the query
                 logger.debug("job %s is not skipped: %s", job_id, error)

@@ -27,7 +27,7 @@ from jobs.models import Job, JobGroup
 from jobs.models.job import JobQuerySet
 from jobs.outages import OUTAGE_ERRORS
 from jobs.process_identity import Liveness, ProcessIdentity, seconds_since_beat
-from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, Cause
+from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, TIMEOUT_REASON, Cause
 
 logger = logging.getLogger("jobs.engine.maintenance.recovery")
 BATCH_SIZE = 200
@@ -129,7 +129,7 @@ def end_overdue_jobs(overdue: Sequence[Job]) -> int:
     def select_overdue() -> JobQuerySet:  # a lease that was overdue once always will be
         return Job.objects.running().filter(lease_token__in=tokens)
 
-    return _end_jobs(overdue, select_overdue, Cause.TIMEOUT, "timeout")
+    return _end_jobs(overdue, select_overdue, Cause.TIMEOUT, TIMEOUT_REASON)
 
 
 def decide_retry_delay(job: Job, cause: Cause) -> float | None:

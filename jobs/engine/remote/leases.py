@@ -20,7 +20,7 @@ from jobs import actors, clock, db
 from jobs.actors import Actor
 from jobs.conf import conf
 from jobs.engine import finish, groups, lifecycle
-from jobs.engine.executors.run import ERROR_LENGTH
+from jobs.engine.executors.run import ERROR_LENGTH, LINE_LENGTH, MESSAGE_LENGTH
 from jobs.engine.finish import STOPPED_EVENTS, FinishStatus, JobResult
 from jobs.engine.maintenance import recovery
 from jobs.engine.remote import starts
@@ -31,13 +31,10 @@ from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.models.expressions import SqlLiteral, from_now
 from jobs.outcomes import Completed, Failed, Skipped, Stopped
 from jobs.process_identity import beat_fields
-from jobs.redaction import find_secrets, scrub
-from jobs.states import TERMINAL, Cause, EventKind, Status, StopMode
+from jobs.redaction import clean_text, find_secrets
+from jobs.states import TERMINAL, TOKEN_LIMIT_REASON, Cause, EventKind, Status, StopMode
 from jobs.validation.fields import REASON_LENGTH
-from jobs.validation.sanitize import sanitize_json, sanitize_text
-
-TOKEN_LIMIT_EXCEEDED = "token limit exceeded"
-LINE_LENGTH, MESSAGE_LENGTH = 10_000, 500
+from jobs.validation.sanitize import sanitize_json
 
 LogLine = tuple[str, str, datetime | None]  # level, message, time
 RemoteOutcome = Completed | Skipped | Failed | Stopped
@@ -115,7 +112,7 @@ def complete_job(start: RemoteStart, outcome: RemoteOutcome, *, stop_mode: StopM
             return _require_recorded(start, EVENT_KINDS[type(outcome)])
         outcome = _scrub_outcome(outcome, job.params)
         if is_over_token_limit(job):
-            outcome = Failed(error=TOKEN_LIMIT_EXCEEDED, reason=TOKEN_LIMIT_EXCEEDED, cause=Cause.TOKEN_LIMIT)
+            outcome = Failed(error=TOKEN_LIMIT_REASON, reason=TOKEN_LIMIT_REASON, cause=Cause.TOKEN_LIMIT)
         earlier = JobRun.objects.filter(job_id=job.pk).values_list("artifacts", flat=True).first()  # of the same run
         actor, artifacts = _build_actor(start.holder), sanitize_json({**(earlier or {}), **outcome.artifacts})
         if isinstance(outcome, Stopped):
@@ -155,8 +152,8 @@ def is_over_token_limit(job: Job) -> bool:
 def _scrub_report(report: HeartbeatReport, params: Any) -> HeartbeatReport:
     """Mask the secrets of the job's params in the texts of a heartbeat, and cut the texts."""
     secrets = find_secrets(params)
-    lines = [(level, _scrub(message, secrets, LINE_LENGTH), at) for level, message, at in report.lines]
-    message = None if report.message is None else _scrub(report.message, secrets, MESSAGE_LENGTH)
+    lines = [(level, clean_text(message, secrets, LINE_LENGTH), at) for level, message, at in report.lines]
+    message = None if report.message is None else clean_text(report.message, secrets, MESSAGE_LENGTH)
     return replace(report, message=message, lines=lines)
 
 
@@ -164,16 +161,12 @@ def _scrub_outcome(outcome: RemoteOutcome, params: Any) -> RemoteOutcome:
     """Mask the secrets of the job's params in the texts of a result, and cut the texts."""
     match outcome:
         case Skipped(reason):
-            return replace(outcome, reason=_scrub(reason, find_secrets(params), REASON_LENGTH))
+            return replace(outcome, reason=clean_text(reason, find_secrets(params), REASON_LENGTH))
         case Failed(error, reason):
             secrets = find_secrets(params)
-            texts = _scrub(error, secrets, ERROR_LENGTH), _scrub(reason, secrets, MESSAGE_LENGTH)
+            texts = clean_text(error, secrets, ERROR_LENGTH), clean_text(reason, secrets, MESSAGE_LENGTH)
             return replace(outcome, error=texts[0], reason=texts[1])
     return outcome
-
-
-def _scrub(text: str, secrets: tuple[str, ...], max_length: int) -> str:
-    return sanitize_text(scrub(text, secrets), max_length)
 
 
 def _build_actor(holder: RemoteSlot) -> Actor:

@@ -19,7 +19,7 @@ from jobs.engine.finish import FinishStatus, JobResult
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.outages import is_rejection
 from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
-from jobs.states import Cause
+from jobs.states import REJECTED_RESULT_REASON, TIMEOUT_REASON, Cause
 
 logger = logging.getLogger("jobs.engine.worker")
 LOG_COALESCE_SEC = 1.0  # jobs whose leases were lost share log lines: an outage loses all of them
@@ -101,7 +101,7 @@ class Recorder:
                     raise
                 logger.exception("job %s: the database rejected its result; the job fails", job.id)
                 error = f"the result ({type(outcome).__name__}) could not be recorded: {rejection}"
-                self.returned[job] = Failed(job.ctx.clean_text(error, 2000), "the database rejected its result")
+                self.returned[job] = Failed(job.ctx.clean_text(error, 2000), REJECTED_RESULT_REASON)
 
     def abandon_job(self, job: RunningJob) -> None:
         """Fail a job whose handler ignores its stop request. Thread and slot are stuck until the handler returns."""
@@ -141,7 +141,7 @@ class Recorder:
 
 def _build_timeout(job: RunningJob, *, retry: bool) -> Failed:
     error = f"timeout: ran longer than {job.claim.max_runtime_sec:g} s"
-    failed = Failed(error=error, reason="timeout", cause=Cause.TIMEOUT)
+    failed = Failed(error=error, reason=TIMEOUT_REASON, cause=Cause.TIMEOUT)
     if not retry:
         return failed
     delay = decide_retry(job.claim.job_type, **retry_params(job), cause=Cause.TIMEOUT, error=None)
