@@ -23,10 +23,10 @@ from django.utils.translation import gettext_lazy as _
 
 from jobs import db
 from jobs.admin import screens
+from jobs.services.permissions import VIEW_PAYLOAD
 
 QUOTES = "\"'"
 COUNT_LIMIT = 10_000  # counting stops here, so that a page of a huge list opens as fast as one of a small list
-VIEW_PAYLOAD = "jobscheduler_jobs.view_payload"
 MAX_KEY = 2**63 - 1  # the largest integer key of any database
 PAYLOAD_HIDDEN = _("Hidden. Seeing it takes the permission “Can see params, artifacts and logs”.")
 

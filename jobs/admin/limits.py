@@ -205,7 +205,7 @@ class LeaseAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             ngettext_lazy("%(count)d direct call ended", "%(count)d direct calls ended", "count"),
             END_LEASE,
             call_with_key(direct_calls.end),
-            direct_calls.is_live,
+            direct_calls.is_live_call,
             needs_confirmation=True,
             skip_inapplicable=True,
         ),

@@ -22,19 +22,18 @@ from jobs.api.request_params import StrictQuery, one_of, validated_by
 from jobs.api.responses import json_response
 from jobs.api.schemas import JsonObject, Out, Page, Time, enum_schema
 from jobs.errors import InvalidInput
-from jobs.models.activity import JOB_ACTIONS, OBJECT_KINDS, Action
+from jobs.models.activity import JOB_ACTIONS, OBJECT_KINDS, OBJECT_LENGTH, Action
 from jobs.services.activity_list import ActivityFilters, Position, read_page
 from jobs.validation import fields
 
 router = Router(tags=["activity"])
 ACTIONS = sorted([*map(str, Action), *JOB_ACTIONS])
 ACTOR_KINDS = list(map(str, ActorKind))
-OBJECT_ID_LENGTH = 300
-parse_object_id = partial(fields.parse_text, max_length=OBJECT_ID_LENGTH)
+parse_object_id = partial(fields.parse_text, max_length=OBJECT_LENGTH)
 OBJECT_ID = {
     "type": "string",
     "minLength": 1,
-    "maxLength": OBJECT_ID_LENGTH,
+    "maxLength": OBJECT_LENGTH,
     "description": "The object's id; the key of a target; `global` or `<scope>:<key>` of a limit.",
 }
 

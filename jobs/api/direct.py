@@ -22,7 +22,7 @@ from jobs.conf import conf
 from jobs.direct import bounded
 from jobs.errors import HandlerFailed, NotDirect, UnknownJobType
 from jobs.models import Lease
-from jobs.payload_visibility import get_public_outcome, hide_in_lease
+from jobs.payload_visibility import cut_message, hide_in_lease
 from jobs.redaction import redact
 from jobs.services import direct_calls
 from jobs.services.permissions import VIEW_PAYLOAD
@@ -70,6 +70,7 @@ def direct_run(
     slot in time, or too many calls of this token or in this process: 503 `no_slot`. The handler raised: 502
     `handler_failed`; it ran too long: 504 `handler_timed_out`. An operator ended the call: 409 `call_ended`."""
     principal, wait = request.auth, float(conf.DIRECT_WAIT_SEC)
+    can_view = principal.has_permission(VIEW_PAYLOAD)  # also without the scope `read`: the result is the response
     if body.wait_sec is not None:
         wait = min(fields.parse_number(body.wait_sec, "wait_sec", minimum=0), wait)
     try:
@@ -84,10 +85,9 @@ def direct_run(
     except (UnknownJobType, NotDirect) as error:
         raise error.with_prefix("path") from None
     except HandlerFailed as error:
-        if principal.has_permission(VIEW_PAYLOAD):
+        if can_view:
             raise
-        raise HandlerFailed(get_public_outcome(f"failed: {error}").removeprefix("failed: ")) from None
-    can_view = principal.has_permission(VIEW_PAYLOAD)
+        raise HandlerFailed(cut_message(str(error))) from None
     result = redact(sanitize_json(outcome.result)) if can_view else None
     reason = outcome.skipped if can_view or outcome.skipped is None else ""
     skipped = {} if reason is None else {"skipped": reason}

@@ -13,6 +13,8 @@ from jobs.models.routing import RoutedManager
 from jobs.models.run import ACTOR_CHOICES
 from jobs.states import EventKind
 
+OBJECT_LENGTH = 300  # of the id and the name of an object
+
 
 class Action(StrEnum):
     """All actions that are recorded as an activity: the kind of the object, a dot, a verb."""
@@ -82,8 +84,8 @@ class Activity(models.Model):
     actor_name = models.CharField(_("actor"), max_length=300, default="", blank=True)
     action = models.CharField(_("action"), max_length=32)  # one of Action
     object_kind = models.CharField(_("kind of object"), max_length=16)
-    object_id = models.CharField(_("object id"), max_length=300)
-    object_name = models.CharField(_("object"), max_length=300, default="", blank=True)
+    object_id = models.CharField(_("object id"), max_length=OBJECT_LENGTH)
+    object_name = models.CharField(_("object"), max_length=OBJECT_LENGTH, default="", blank=True)
     before = models.JSONField(_("before"), null=True, blank=True)
     after = models.JSONField(_("after"), null=True, blank=True)
     reason = models.TextField(_("reason"), default="", blank=True)

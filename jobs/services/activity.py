@@ -14,11 +14,11 @@ from django.core.serializers.json import DjangoJSONEncoder
 
 from jobs.actors import Actor
 from jobs.models import Action, Activity
+from jobs.models.activity import OBJECT_LENGTH
 from jobs.redaction import redact
 
 Fields = Mapping[str, Any]
 FIELDS_LIMIT = 16 * 1024  # bytes of JSON, of `before` and of `after`
-NAME_LENGTH = 300
 # A change of one of these fields is an action of its own: its verb if the field is true afterwards, and if it is false.
 SWITCHES = {"enabled": ("enable", "disable"), "paused": ("pause", "unpause")}
 
@@ -54,7 +54,7 @@ def record(
         action=action,
         object_kind=action.object_kind,
         object_id=str(changed.id),
-        object_name=changed.name[:NAME_LENGTH],
+        object_name=changed.name[:OBJECT_LENGTH],
         before=_build_document(before),
         after=_build_document(after),
         reason=reason,

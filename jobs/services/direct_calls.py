@@ -25,7 +25,7 @@ def list_live_calls(tenant: str | None = None) -> QuerySet[Lease]:
     return calls if tenant is None else calls.filter(tenant=tenant)
 
 
-def is_live(lease: Lease) -> bool:
+def is_live_call(lease: Lease) -> bool:
     """Return whether this is a direct call that waits or runs."""
     return lease.kind == LeaseKind.DIRECT and lease.ended_at is None
 

@@ -29,7 +29,7 @@ class FailureLimit:
 UNKNOWN_TOKENS = FailureLimit("token", 30, timedelta(minutes=1))  # of one address
 LOGINS_OF_USER = FailureLimit("login of user", 5, timedelta(minutes=5))  # of one user name from one address
 LOGINS_OF_ADDRESS = FailureLimit("login", 30, timedelta(minutes=5))
-LONGEST_WINDOW = timedelta(minutes=5)
+LONGEST_WINDOW = max(limit.window for limit in (UNKNOWN_TOKENS, LOGINS_OF_USER, LOGINS_OF_ADDRESS))
 
 
 def get_wait_sec(limit: FailureLimit, *source: str) -> float | None:

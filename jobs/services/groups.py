@@ -25,6 +25,7 @@ from jobs.validation import fields
 
 GroupId = UUID | str
 MEMBER_LIMIT = 10_000
+RECORDED_FIELDS = ("status", "cancel_requested", "round")  # of an activity
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,12 @@ def create(
 
 
 def cancel(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
-    return _act(Action.GROUP_CANCEL, lifecycle.cancel_group, get(group_id, tenant=tenant), reason, actor)
+    return _apply_action(Action.GROUP_CANCEL, lifecycle.cancel_group, get(group_id, tenant=tenant), reason, actor)
 
 
 def retry(group_id: GroupId, *, reason: str = "", actor: Actor = PYTHON, tenant: str | None = None) -> JobGroup:
     """Retry the members that failed or were cancelled, in their order."""
-    return _act(Action.GROUP_RETRY, lifecycle.retry_group, get(group_id, tenant=tenant), reason, actor)
+    return _apply_action(Action.GROUP_RETRY, lifecycle.retry_group, get(group_id, tenant=tenant), reason, actor)
 
 
 def get(group_id: GroupId, *, tenant: str | None = None) -> JobGroup:
@@ -122,7 +123,9 @@ def count_progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
     return progress
 
 
-def _act(action: Action, change: Callable[..., JobGroup], group: JobGroup, reason: str, actor: Actor) -> JobGroup:
+def _apply_action(
+    action: Action, change: Callable[..., JobGroup], group: JobGroup, reason: str, actor: Actor
+) -> JobGroup:
     """Finish what earlier actions have left, then begin this one; its further batches follow the commit."""
     reason = fields.parse_reason(reason)
     groups.run_actions(group.pk)
@@ -132,13 +135,10 @@ def _act(action: Action, change: Callable[..., JobGroup], group: JobGroup, reaso
 
 
 def _record_action(action: Action, before: JobGroup, after: JobGroup, actor: Actor, reason: str) -> None:
-    fields_of = [
-        {name: getattr(row, name) for name in ("status", "cancel_requested", "round")} for row in (before, after)
-    ]
-    names = [name for name in fields_of[0] if fields_of[0][name] != fields_of[1][name]]
+    names = [name for name in RECORDED_FIELDS if getattr(before, name) != getattr(after, name)]
     if action == Action.GROUP_CANCEL and not names:  # a repeated request
         return
-    old, new = ({name: values[name] for name in names} for values in fields_of)
+    old, new = ({name: getattr(row, name) for name in names} for row in (before, after))
     group = activity.ChangedObject(after.pk, str(after), after.tenant)
     activity.record(action, group, actor=actor, before=old, after=new, reason=reason)
 
