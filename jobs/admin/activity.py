@@ -25,7 +25,7 @@ from jobs.admin.filters import choice_filter
 from jobs.admin.formatting import format_actor, format_first_line, format_json, isolate_text, json_block, text_block
 from jobs.admin.screens import APP, render, screen
 from jobs.models import Activity, Target
-from jobs.models.activity import JOB, JOB_ACTIONS, OBJECT_KINDS, Action
+from jobs.models.activity import ALL_ACTIONS, JOB, OBJECT_KINDS
 from jobs.models.run import ACTOR_CHOICES
 from jobs.serializers import hide_payload_fields
 from jobs.services.activity_list import ActivityFilters, Entry, Position, read_page
@@ -71,7 +71,7 @@ def activity(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         "older": "" if position is None else f"?{urlencode({**query, 'from': _format_position(position)})}",
         "query": query,
         "actor_kinds": ACTOR_CHOICES,
-        "actions": sorted([*map(str, Action), *JOB_ACTIONS]),
+        "actions": ALL_ACTIONS,
         "object_kinds": OBJECT_KINDS,
     }
     return render(admin, request, "jobs/console/activity.html", context, title=_("Activity"))
@@ -84,7 +84,7 @@ def _read_text(request: HttpRequest, name: str) -> str:
 def _parse_filters(query: Mapping[str, str]) -> ActivityFilters:
     choices = {
         "actor_kind": {kind for kind, _label in ACTOR_CHOICES},
-        "verb": {*map(str, Action), *JOB_ACTIONS},
+        "verb": set(ALL_ACTIONS),
         "object_kind": set(OBJECT_KINDS),
     }
     filters: dict[str, Any] = {name: query[name] for name, allowed in choices.items() if query.get(name) in allowed}

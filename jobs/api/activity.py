@@ -22,12 +22,11 @@ from jobs.api.request_params import StrictQuery, one_of, validated_by
 from jobs.api.responses import json_response
 from jobs.api.schemas import JsonObject, Out, Page, Time, enum_schema
 from jobs.errors import InvalidInput
-from jobs.models.activity import JOB_ACTIONS, OBJECT_KINDS, OBJECT_LENGTH, Action
+from jobs.models.activity import ALL_ACTIONS, OBJECT_KINDS, OBJECT_LENGTH
 from jobs.services.activity_list import ActivityFilters, Position, read_page
 from jobs.validation import fields
 
 router = Router(tags=["activity"])
-ACTIONS = sorted([*map(str, Action), *JOB_ACTIONS])
 ACTOR_KINDS = list(map(str, ActorKind))
 parse_object_id = partial(fields.parse_text, max_length=OBJECT_LENGTH)
 OBJECT_ID = {
@@ -55,7 +54,7 @@ class ActivityOut(Out):
     at: Time
     tenant: str | None = Field(description="Null: it concerns all tenants.")
     actor: ActivityActorOut
-    action: Annotated[str, WithJsonSchema(enum_schema(ACTIONS))]
+    action: Annotated[str, WithJsonSchema(enum_schema(ALL_ACTIONS))]
     object: ObjectOut
     before: JsonObject | None = Field(description="The changed fields, secrets masked. Null for a new object.")
     after: JsonObject | None = Field(description="The changed fields, secrets masked. Null for a deleted object.")
@@ -66,7 +65,7 @@ class ActivityQuery(Paged):
     tenant: Annotated[str | None, *validated_by(fields.parse_tenant, f.TENANT)] = None
     actor_kind: Annotated[str | None, *validated_by(one_of(*ACTOR_KINDS), enum_schema(ACTOR_KINDS))] = None
     actor: Annotated[str | None, *validated_by(fields.parse_identifier, f.NAME)] = None
-    action: Annotated[str | None, *validated_by(one_of(*ACTIONS), enum_schema(ACTIONS))] = None
+    action: Annotated[str | None, *validated_by(one_of(*ALL_ACTIONS), enum_schema(ALL_ACTIONS))] = None
     object_kind: Annotated[str | None, *validated_by(one_of(*OBJECT_KINDS), enum_schema(OBJECT_KINDS))] = None
     object_id: Annotated[str | None, *validated_by(parse_object_id, OBJECT_ID)] = None
     since: Annotated[datetime | None, *validated_by(fields.parse_time, f.MOMENT)] = None

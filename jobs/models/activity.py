@@ -70,6 +70,7 @@ JOB_ACTIONS = {
     "job.retry": (EventKind.RETRY_CREATED,),
     "job.update": (EventKind.UPDATED,),
 }
+ALL_ACTIONS = sorted([*map(str, Action), *JOB_ACTIONS])
 OBJECT_KINDS = (JOB, *dict.fromkeys(action.object_kind for action in Action))
 
 

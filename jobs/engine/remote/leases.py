@@ -170,7 +170,7 @@ def _scrub_outcome(outcome: RemoteOutcome, params: Any) -> RemoteOutcome:
 
 
 def _build_actor(holder: RemoteSlot) -> Actor:
-    if not holder.token_name:  # started before the event kept it
+    if not holder.token_name:  # the event of its start has none
         return actors.make_worker_actor(holder.worker)
     return actors.make_remote_worker_actor(holder.token_name, holder.worker)
 

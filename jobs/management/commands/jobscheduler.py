@@ -12,8 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils.translation import gettext as _
 
 from jobs.management import base
-
-APP_LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
+from jobs.roles import APP_LABELS
 
 
 class Command(base.CliCommand):
