@@ -136,6 +136,11 @@ def _is_read_committed(using: Any) -> bool:
     return known
 
 
+def is_in_transaction() -> bool:
+    """Return whether the caller is in a transaction. That of a Django test case, which rolls it back, is none."""
+    return not all(getattr(block, "_from_testcase", False) for block in connection().atomic_blocks)
+
+
 def after_commit(callback: Callable[[], None]) -> None:
     """Call this after the commit; at once, outside of a transaction."""
     using = connection()

@@ -126,9 +126,13 @@ def count_progress(group_ids: Iterable[UUID]) -> dict[UUID, dict[str, Any]]:
 def _apply_action(
     action: Action, change: Callable[..., JobGroup], group: JobGroup, reason: str, actor: Actor
 ) -> JobGroup:
-    """Finish what earlier actions have left, then begin this one; its further batches follow the commit."""
+    """Finish what earlier actions have left, then begin this one; its further batches follow the commit.
+
+    In a transaction of the caller it waits for the earlier ones: their batches would be part of that transaction.
+    """
     reason = fields.parse_reason(reason)
-    groups.run_actions(group.pk)
+    if not db.is_in_transaction():
+        groups.run_actions(group.pk)
     with db.atomic():
         _record_action(action, group, change(group.pk, actor=actor, reason=reason), actor, reason)
     return get(group.pk)

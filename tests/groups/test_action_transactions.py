@@ -102,6 +102,19 @@ def test_one_transaction_inserts_a_batch_of_retries_at_most(mode: str, whole: bo
     assert not GroupAction.objects.exists()
 
 
+def test_a_transaction_of_the_caller_contains_no_batch_of_an_earlier_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "BATCH_SIZE", 3)
+    group = create("parallel", 10)
+    with transaction.atomic():
+        groups.cancel(group.pk)
+        groups.retry(group.pk)
+        assert Job.objects.filter(group=group).count() == 10
+        assert Job.objects.filter(group=group, status=Status.CANCELLED).count() == 3
+    retries = Job.objects.filter(group=group, retry_of__isnull=False)
+    assert Counter(retries.values_list("status", flat=True)) == {Status.QUEUED: 10}
+    assert not GroupAction.objects.exists()
+
+
 @pytest.mark.parametrize("verb", ["cancel", "retry"])
 def test_other_tenants_submit_between_two_batches(verb: str, each_commit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "BATCH_SIZE", 3)
