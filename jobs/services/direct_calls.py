@@ -48,6 +48,7 @@ def end(lease_id: UUID, *, tenant: str | None = None, reason: str = "", actor: A
             activity.record(Action.DIRECT_CALL_END, called, actor=actor, reason=reason)
     lease = Lease.objects.get(pk=lease.pk)
     if not was_live:
-        raise WrongState(_("This direct call is over: %s.") % lease.outcome)
+        kind = lease.outcome.partition(": ")[0]  # what follows may be the words of its handler, which are payload
+        raise WrongState(_("This direct call is over: %s.") % kind)
     logger.info("direct call %s of %s %s", lease.pk, lease.job_type, outcome)
     return lease

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from django.utils import timezone
 
 from jobs.engine.selection import limits
 from jobs.models import Lease
@@ -174,3 +175,11 @@ def test_an_operator_of_the_console_may_end_a_call_through_the_api_and_a_viewer_
     assert operator.post(f"/api/direct/{call.pk}/end").status_code == 200
     call.refresh_from_db()
     assert call.outcome == "ended by operator"
+
+
+def test_the_refusal_to_end_a_call_that_is_over_does_not_quote_its_handler() -> None:
+    call = LeaseFactory.create(kind="DIRECT", ended_at=timezone.now(), outcome="failed: ValueError: QUOTED")
+    operator = log_in(create_reader("operator", "end_lease"))
+    response = operator.post(f"/api/direct/{call.pk}/end")
+    assert (response.status_code, response.json()["detail"]) == (409, "This direct call is over: failed.")
+    assert "QUOTED" not in response.content.decode()
