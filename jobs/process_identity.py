@@ -73,7 +73,7 @@ class ProcessIdentity:
         started = _read_start_time(self.pid)
         if started is not None:
             return Liveness.ALIVE if started == self.started else Liveness.GONE
-        return Liveness.GONE if _read_start_time(os.getpid()) is not None else Liveness.UNKNOWN
+        return Liveness.UNKNOWN if _has_process(self.pid) else Liveness.GONE
 
 
 def is_remote(owner: str) -> bool:
@@ -119,10 +119,21 @@ def _read_pid_namespace() -> str:
 
 
 def _read_start_time(pid: int) -> str | None:
-    """Return the start time of a process in clock ticks since boot; None if it does not exist or is a zombie."""
+    """Return the start time of a process in clock ticks since boot; "" of a zombie; None if it cannot be read."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else fields[19]
+    return "" if fields[0] == "Z" else fields[19]
+
+
+def _has_process(pid: int) -> bool:
+    """Return whether a process has this pid. /proc may hide those of other users (`hidepid`, `ProtectProc`)."""
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import PosixPath
+from typing import Any
 
 import pytest
 from django.db import connection
 
+from jobs import process_identity
 from jobs.engine.maintenance import recovery
 from jobs.models import Job
 from jobs.process_identity import Liveness, ProcessIdentity
@@ -26,6 +32,24 @@ def test_dec_008_unit_a_former_life_is_told_from_a_live_one() -> None:
     assert (ME.liveness(), GONE.liveness()) == (Liveness.ALIVE, Liveness.GONE)
     assert replace(ME, namespace="1").liveness() == Liveness.UNKNOWN
     assert ProcessIdentity.parse_owner(GONE.slot_owner(0)) == GONE
+
+
+def test_dec_008_unit_a_process_that_proc_hides_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        monkeypatch.setattr(process_identity, "Path", HiddenPath)
+        neighbour = replace(ME, name="worker-2", pid=process.pid)
+        assert neighbour.liveness() == Liveness.UNKNOWN
+        process.communicate(b"")
+    assert neighbour.liveness() == Liveness.GONE
+
+
+class HiddenPath(PosixPath):
+    """A path of a /proc that shows a process nothing but itself."""
+
+    def read_text(self, *args: Any, **options: Any) -> str:
+        if self.name == "stat" and self.parent.name != str(os.getpid()):
+            raise FileNotFoundError(self)
+        return super().read_text(*args, **options)
 
 
 @pytest.mark.django_db(transaction=True)
