@@ -22,6 +22,7 @@ from jobs.validation.sanitize import sanitize_text
 MASK = "••••••"
 MIN_SECRET_LENGTH = 4  # shorter values are not removed from texts: they are parts of ordinary words
 SCRUBBED_LENGTH = 1_000_000  # of a longer text only the beginning is searched for secrets and kept
+DESTINATION_MARKS = ("://", ";", "@", "\\")  # a secret that contains one may be a URL or a connection string
 MAX_SECRETS = 2000  # in all quotings; each is looked for in each text
 MIN_SUFFIX_LENGTH = 5  # of a name that is also found at the end of a word: “dbpassword”, but not “shipping” for “ping”
 KEY_LENGTH = 200  # of a longer key only the end is read
@@ -101,8 +102,9 @@ def clean_text(text: object, secrets: tuple[str, ...], max_length: int) -> str:
 def restore(edited: Any, original: Any, field: str) -> Any:
     """Return the edited document with each MASK replaced by the original value.
 
-    A secret is not put back beside values that were changed: they may name where it is sent. Then, and for a mask
-    without an original value, raise InvalidInput: the secret must be written again.
+    A secret is not put back beside values that were changed: they may name where it is sent. Another secret may be
+    replaced, unless it may name a destination, too. Else, and for a mask without an original value, raise InvalidInput:
+    the secret must be written again.
     """
     if edited == redact(original):
         return original
@@ -159,14 +161,23 @@ def _are_headers(key: Any, value: Any) -> bool:
 def _mask(value: Any, names: frozenset[str], *, headers: bool = False, by_key_only: bool = False) -> Any:
     if isinstance(value, Mapping):
         return {
-            key: MASK
+            key: (item if by_key_only and _may_name_destination(item) else MASK)
             if _is_hidden(key, headers and not by_key_only, names)
             else _mask(item, names, headers=_are_headers(key, item), by_key_only=by_key_only)
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
         return [_mask(item, names, by_key_only=by_key_only) for item in value]
-    return _mask_url(value, names) if isinstance(value, str) and "://" in value else value
+    if not isinstance(value, str) or "://" not in value or (by_key_only and "\\" in value):
+        return value  # parsers of URLs disagree about a backslash: to compare documents, such a URL stands for itself
+    return _mask_url(value, names)
+
+
+def _may_name_destination(secret: Any) -> bool:
+    """Return whether a secret may say where others are sent, such as a connection string."""
+    if isinstance(secret, Mapping | list | tuple):
+        return True
+    return isinstance(secret, str) and any(mark in secret for mark in DESTINATION_MARKS)
 
 
 def _mask_url(text: str, names: frozenset[str]) -> str:

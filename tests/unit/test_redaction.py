@@ -115,6 +115,21 @@ def test_no_secret_is_restored_beside_a_changed_value(change: dict[str, Any]) ->
         restore({**redact(ORIGINAL), **change}, ORIGINAL, "params")
 
 
+@pytest.mark.parametrize(
+    ("secret", "replaced"),
+    [
+        ({"connection_string": "postgres://a.example/db"}, {"connection_string": "postgres://b.example/db"}),
+        ({"connection_string": "Server=a;Database=db"}, {"connection_string": "Server=b;Database=db"}),
+        ({"credentials": {"host": "a.example"}}, {"credentials": {"host": "b.example"}}),
+        ({"url": "https://user:word@a.example/"}, {"url": "https://b.example\\@a.example/"}),
+    ],
+    ids=str,
+)
+def test_no_secret_is_restored_beside_a_changed_secret_that_may_name_a_destination(secret: Any, replaced: Any) -> None:
+    with pytest.raises(InvalidInput, match="write its value in again"):
+        restore({**replaced, "password": MASK}, {**secret, "password": "hidden"}, "params")
+
+
 def test_a_document_without_masks_may_change_in_any_way() -> None:
     edited = {"url": "https://b.example/", "headers": {"Authorization": "own"}, "note": MASK}
     assert restore(edited, ORIGINAL, "params") == edited
