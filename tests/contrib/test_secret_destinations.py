@@ -9,6 +9,7 @@ import pytest
 from django.test import override_settings
 from django.urls import reverse
 
+import tests.sample_app.job_types  # noqa: F401  templates and schedules name one of these types
 from jobs.errors import InvalidInput
 from jobs.models import Job, JobTemplate
 from jobs.redaction import MASK
