@@ -40,7 +40,7 @@ from tests.support.snapshots import dump_tables
 from webhooks import services as webhooks
 from webhooks.models import WebhookEndpoint
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 URL = "admin:jobscheduler_jobs_activity"
 ANN = Actor(ActorKind.USER, "ann", "17")

@@ -13,7 +13,7 @@ from tests.factories import ScheduleFactory
 from tests.support.activities import record_new
 from tests.support.commands import CommandResult, call
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 
 def make_group() -> str:

@@ -28,7 +28,7 @@ from tests.api.routes import list_routes
 from tests.support.admin_pages import get_list_url, get_page_url
 from tests.support.admin_users import create_reader, log_in
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 MARK, PASSWORD = "QUOTEDTEXT", "hunter2hunter2"
 PARAMS = {"text": MARK, "password": PASSWORD}
 

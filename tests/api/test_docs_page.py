@@ -13,7 +13,7 @@ from django.test import Client
 from jobs.api.docs_page import ASSETS, ASSETS_DIR
 from tests.support.api_client import ApiClient
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 
 def log_in(user: User) -> Client:

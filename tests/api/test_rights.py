@@ -22,7 +22,7 @@ from tests.sample_app import job_types  # noqa: F401 — registers the types
 from tests.support.admin_pages import get_list_url
 from tests.support.admin_users import APP_LABELS, log_in
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 
 ROUTES = [pytest.param(route, id=str(route)) for route in list_routes()]
 READ = {name for route in list_routes() if route.scope == "read" for name in route.permissions}

@@ -24,7 +24,7 @@ from tests.support.admin_users import create_reader, log_in
 from tests.support.api_client import ApiClient, read_error_locations
 from tests.support.webhook_receiver import Receiver, run_receiver
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 SECRET = "Bearer TOPSECRET-4711"
 HEADERS = {"Authorization": SECRET}
 

@@ -12,7 +12,7 @@ from django.test import Client
 from jobs.admin.screens import LIVE_HEADER
 from jobscheduler.sessions import ACTIVE, REFRESH_HEADER, STARTED, WRITE_SEC
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.once]
 HOUR = 3600
 
 
