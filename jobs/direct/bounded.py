@@ -67,8 +67,8 @@ def execute(
     if not handler.options.direct:
         message = _("“%s” cannot be called directly: its handler is not registered with @job(direct=True).")
         raise NotDirect("job_type", message % handler.name, "not_direct")
-    process_calls.enter()
     thread = HandlerThread(handler, arguments)
+    process_calls.enter()
     try:
         with slot(job_type, wait=wait, tenant=tenant, actor=actor, api_token=api_token) as held_slot:
             result, skipped, ran_ms = thread.run_in(held_slot)

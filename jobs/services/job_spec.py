@@ -96,6 +96,8 @@ class SpecBuilder:
         preset = _get_preset(template) if template is not None else {}
         self._preset_params: dict[str, Any] = template.params if template is not None else {}
         self._overridable = None if template is None else get_overridable(template)
+        if template is not None and self._fields.get("addon_id") and has_secret(template.params):
+            _require_chosen_addon(self._overridable)
         name = template.job_type if template else job_type
         self._handler = handler or registry.get(validation.parse_identifier(name, "job_type"))
         self._origin = template.pk if template else self._handler.name
@@ -132,9 +134,18 @@ class SpecBuilder:
         for name, value in params.items():
             is_same = name in self._preset_params and self._preset_params[name] == value
             if name not in names and not is_same:
-                message = _("cannot be set in a run of this template (overridable: %s)")
-                allowed = ", ".join(sorted(names)) or _("none of its params")
-                raise InvalidInput(["params", name[:100]], message % allowed, "not_overridable")
+                raise _build_not_overridable(["params", name[:100]], names)
+
+
+def _require_chosen_addon(names: frozenset[str] | None) -> None:
+    """Raise InvalidInput unless a run may choose the addon, whose workers get the secrets of the template."""
+    if names is not None and "addon_id" not in names:
+        raise _build_not_overridable(["addon_id"], names)
+
+
+def _build_not_overridable(path: list[str], names: frozenset[str]) -> InvalidInput:
+    message = _("cannot be set in a run of this template (overridable: %s)")
+    return InvalidInput(path, message % (", ".join(sorted(names)) or _("none of its params")), "not_overridable")
 
 
 def get_overridable(template: JobTemplate) -> frozenset[str] | None:

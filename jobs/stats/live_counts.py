@@ -142,7 +142,10 @@ def count_busiest(resource_limit: int, kept: Kept) -> JobCounts:
         busiest = _list_busiest_resources(resource_limit)
         return _query_counts(None, {**kept, "resource": {*kept.get("resource", ()), *busiest}})
 
-    return _cache.get((db.alias(), "busiest"), compute, lambda counts: sum(row.jobs for row in counts.live))
+    names = tuple((column, tuple(sorted(values))) for column, values in sorted(kept.items()))
+    return _cache.get(
+        (db.alias(), "busiest", resource_limit, names), compute, lambda counts: sum(row.jobs for row in counts.live)
+    )
 
 
 _cache: RateLimitedCache[JobCounts] = RateLimitedCache()

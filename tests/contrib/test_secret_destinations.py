@@ -106,6 +106,13 @@ def test_a_template_without_a_secret_is_overridden_freely_unless_it_names_params
         job_services.enqueue(template=free.name, params={"a": 2})
 
 
+def test_a_run_does_not_choose_the_addon_that_gets_the_secret_of_its_template(template: JobTemplate) -> None:
+    with pytest.raises(InvalidInput, match="addon_id: cannot be set"):
+        job_services.enqueue(template=template.name, addon_id="other")
+    JobTemplate.objects.update(overridable=["addon_id"])
+    assert job_services.enqueue(template=template.name, addon_id="other").addon_id == "other"
+
+
 @pytest.mark.parametrize("changes", [{"job_type": "tests.anything"}, {"overridable": ["url"]}])
 def test_more_overridable_params_and_another_job_type_take_the_secret_again(
     changes: dict[str, Any], template: JobTemplate
