@@ -31,7 +31,7 @@ DISPATCHED = "OLD.dispatched_at IS NOT NULL"
 LIVE_MEMBER = f"SELECT 1 FROM {JOB} WHERE group_id = NEW.id AND status NOT IN {TERMINAL}"  # noqa: S608 — constants
 ENDED_GROUP = f"SELECT 1 FROM {GROUP} WHERE id = NEW.group_id AND status NOT IN ('PENDING', 'RUNNING')"  # noqa: S608
 GROUP_ENDS = "NEW.status NOT IN ('PENDING', 'RUNNING')"
-JOB_OF_EVENT = f"SELECT 1 FROM {JOB} WHERE id = OLD.job_id"  # noqa: S608
+JOB_OF_EVENT = f"SELECT 1 FROM {JOB} WHERE id = OLD.job_id"  # noqa: S608 — names of tables only
 JOINS_GROUP = f"NEW.group_id IS NOT NULL AND NEW.status NOT IN {TERMINAL}"
 
 

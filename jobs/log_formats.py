@@ -65,4 +65,4 @@ class JsonFormatter(SafeFormatter):
 @lru_cache(maxsize=1)
 def _format_time(second: int) -> str:
     """Format a time in the local time zone, once for all lines of a second."""
-    return datetime.fromtimestamp(second).strftime("%H:%M:%S")  # noqa: DTZ006
+    return datetime.fromtimestamp(second).strftime("%H:%M:%S")  # noqa: DTZ006 — the local time of the terminal

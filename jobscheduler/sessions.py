@@ -31,7 +31,7 @@ class SessionLimits(MiddlewareMixin):
     """
 
     def process_request(self, request: HttpRequest) -> None:
-        request.user = SimpleLazyObject(lambda: get_limited_user(request))  # type: ignore[assignment]
+        request.user = SimpleLazyObject(lambda: get_limited_user(request))  # type: ignore[assignment]  # as Django's own middleware
 
 
 def get_limited_user(request: HttpRequest) -> Any:

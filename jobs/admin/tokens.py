@@ -70,7 +70,7 @@ class TokenForm(forms.ModelForm):
 
     def _get_validation_exclusions(self) -> set[str]:
         """Leave the check of the name to `clean`: the constraint would report nothing but its own name."""
-        return {"name"} | super()._get_validation_exclusions()  # type: ignore[misc]
+        return {"name"} | super()._get_validation_exclusions()  # type: ignore[misc]  # the stubs lack it
 
 
 def _revoke(token: ApiToken, *, reason: str, actor: Actor) -> None:

@@ -25,7 +25,7 @@ ASSETS_DIR = Path(ninja.__file__).parent / "static" / "ninja"
 ASSETS = {
     "icon": "favicon.svg",
     "style": "swagger-ui.css",
-    "library": "swagger-ui-bundle.js",
+    "bundle": "swagger-ui-bundle.js",
     "start": "swagger-ui-init.js",
 }
 ASSET_AGE_SEC = 3600

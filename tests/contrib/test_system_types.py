@@ -69,8 +69,8 @@ def test_a_command_that_fails_gives_the_job_its_exit_code_and_its_words_to_the_l
     (ran,) = drain()
     assert (ran.status, ran.run.exit_code) == (Status.FAILED, 3)
     assert ran.status_reason == "CommandFailed: the command ended with exit code 3"
-    assert "told to" not in ran.run.error
-    assert "told to" in JobLog.objects.latest("id").message
+    assert "as requested" not in ran.run.error
+    assert "as requested" in JobLog.objects.latest("id").message
 
 
 @pytest.mark.parametrize(

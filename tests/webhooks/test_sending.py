@@ -290,20 +290,25 @@ def test_while_a_secret_is_replaced_both_verify_and_after_a_day_only_the_new_one
         receiver.seen[1].verify(old)
 
 
-def test_one_slow_batch_puts_off_fan_out_by_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
+class FanOutClock:
+    """The clock of a sender, which a batch of fan-out advances by `batch_sec`."""
 
-    def stall() -> int:
-        nonlocal now
-        now += 90
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, batch_sec: float, is_idle: bool = False) -> None:
+        self.now, self.batch_sec = 1000.0, batch_sec
+        monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(sender.fanout, "fan_out", self.fan_out)
+        monkeypatch.setattr(sender.fanout, "has_idle_endpoint", lambda: is_idle)
+
+    def fan_out(self) -> int:
+        self.now += self.batch_sec
         return 1
 
-    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(sender.fanout, "fan_out", stall)
-    monkeypatch.setattr(sender.fanout, "has_idle_endpoint", lambda: False)
+
+def test_one_slow_batch_puts_off_fan_out_by_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FanOutClock(monkeypatch, batch_sec=90)
     slow = sender.Sender()
     slow._fan_out()
-    assert slow._next_fan_out_at(now) - now <= 60
+    assert slow._next_fan_out_at(clock.now) - clock.now <= 60
 
 
 @pytest.mark.parametrize(
@@ -312,38 +317,20 @@ def test_one_slow_batch_puts_off_fan_out_by_a_minute_at_most(monkeypatch: pytest
 def test_fan_out_yields_to_running_jobs_unless_an_endpoint_waits_for_it(
     seconds_since_commit: float, is_idle: bool, pause: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = 1000.0
-
-    def take_a_second() -> int:
-        nonlocal now
-        now += 1
-        return 1
-
-    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(sender.fanout, "fan_out", take_a_second)
-    monkeypatch.setattr(sender.fanout, "has_idle_endpoint", lambda: is_idle)
-    busy = sender.Sender()
-    busy._events_committed_at = now - seconds_since_commit
+    clock = FanOutClock(monkeypatch, batch_sec=1, is_idle=is_idle)
+    began, busy = clock.now, sender.Sender()
+    busy._events_committed_at = began - seconds_since_commit
     busy._fan_out()
-    assert busy._next_fan_out_at(1000.0) - now == pause
+    assert busy._next_fan_out_at(began) - clock.now == pause
 
 
 def test_fan_out_goes_on_soon_after_the_jobs_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-
-    def take_a_second() -> int:
-        nonlocal now
-        now += 1
-        return 1
-
-    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(sender.fanout, "fan_out", take_a_second)
-    monkeypatch.setattr(sender.fanout, "has_idle_endpoint", lambda: False)
+    clock = FanOutClock(monkeypatch, batch_sec=1)
     busy = sender.Sender()
-    busy._events_committed_at = now
+    busy._events_committed_at = clock.now
     busy._fan_out()
-    now += sender.BUSY_SEC
-    assert busy._next_fan_out_at(now) <= now
+    clock.now += sender.BUSY_SEC
+    assert busy._next_fan_out_at(clock.now) <= clock.now
 
 
 @pytest.mark.django_db

@@ -46,9 +46,8 @@ def finish_waiting_jobs(
 
 def record_retries(connection: Any, members: Iterable[RetriedMember], actor: Actor) -> None:
     """Write the RETRY_CREATED events of members, which no longer hold their targets."""
-    to_id = str if db.has_server(connection) else _to_hex
     rows = [
-        {"id": to_id(member.id), "reason": member.reason, "data": {"retried_by": str(member.retried_by)}}
+        {"id": db.to_stored_uuid(member.id), "reason": member.reason, "data": {"retried_by": str(member.retried_by)}}
         for member in members
     ]
     params = {"members": _json(rows), "actor_kind": str(actor.kind), "actor_name": actor.name}
@@ -141,10 +140,6 @@ _SQLITE_RECORD_RETRIES = (
 
 def _encode_ids(connection: Any, job_ids: Iterable[UUID]) -> str:
     return db.to_array(job_ids) if db.has_server(connection) else _json([job_id.hex for job_id in job_ids])
-
-
-def _to_hex(job_id: UUID) -> str:
-    return job_id.hex
 
 
 def _json(value: Any) -> str:

@@ -10,4 +10,4 @@ class Command(BaseCommand):
         parser.add_argument("code", type=int)
 
     def handle(self, *args: Any, **given: Any) -> None:
-        raise CommandError("told to", returncode=given["code"])
+        raise CommandError("as requested", returncode=given["code"])
