@@ -79,6 +79,7 @@ def schedules_preview_cron(request: ApiRequest, query: Annotated[CronQuestion, S
     "/schedules/{schedule_id}", **view_operation("schedules_get", ScheduleOut, problems=[404], summary="Get a schedule")
 )
 def schedules_get(request: ApiRequest, schedule_id: Id) -> HttpResponse:
+    """With its next and its last due time."""
     schedule = services.get(schedule_id, tenant=request.auth.tenant)
     return etag_response(request, _serialize(schedule, request.auth))
 
@@ -130,7 +131,7 @@ def schedules_disable(request: ApiRequest, schedule_id: Id, body: ReasonBody) ->
 
 @router.post(
     "/schedules/{schedule_id}/skip-next",
-    **schedule_action("skip_next", "Skip the next fire", permission="skip"),
+    **schedule_action("skip_next", "Skip the next run", permission="skip"),
 )
 def schedules_skip_next(request: ApiRequest, schedule_id: Id, body: ReasonBody) -> HttpResponse:
     """The one after it comes as usual. 409 `nothing_to_skip` if there is no next fire."""
@@ -139,7 +140,7 @@ def schedules_skip_next(request: ApiRequest, schedule_id: Id, body: ReasonBody) 
 
 @router.get(
     "/schedules/{schedule_id}/preview",
-    **view_operation("schedules_preview", Preview, problems=[404, 409], summary="Preview the next fires of a schedule"),
+    **view_operation("schedules_preview", Preview, problems=[404, 409], summary="Preview the next runs of a schedule"),
 )
 def schedules_preview(request: ApiRequest, schedule_id: Id, query: Annotated[Count, StrictQuery()]) -> HttpResponse:
     """Of a disabled schedule, those that it would have if it were enabled now. Within 100 years."""
@@ -154,7 +155,7 @@ def schedules_preview(request: ApiRequest, schedule_id: Id, query: Annotated[Cou
         FirePage,
         permissions=[f"{APP_LABEL}.view_schedulefire"],
         problems=[404],
-        summary="List the fires of a schedule",
+        summary="List the runs of a schedule",
     ),
 )
 def schedules_fires(request: ApiRequest, schedule_id: Id, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:

@@ -8,6 +8,8 @@ from django.apps import AppConfig
 from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
+import jobscheduler.unshadowed  # noqa: F401
+
 
 class SchedulesConfig(AppConfig):
     name = "schedules"
@@ -31,6 +33,12 @@ class SchedulesConfig(AppConfig):
         from schedules.ticker import fire_between
 
         fire_between(begin, end)
+
+    def collect_metrics(self, tenant: str | None) -> Iterator[Any]:
+        """Yield the metrics of one tenant, or of all."""
+        from schedules.metrics import collect
+
+        return collect(tenant)
 
     def examine(self) -> Iterator[Any]:
         """Yield the findings of `manage.py doctor`."""

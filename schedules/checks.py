@@ -16,7 +16,7 @@ from django.utils.translation import ngettext
 
 from jobs.checks import TAG
 from jobs.errors import JobSchedulerError
-from schedules import declared, validation
+from schedules import declared
 from schedules.firing import BROKEN_PREFIX
 from schedules.models import Schedule
 
@@ -28,12 +28,13 @@ LATE_SEC = 60
 def check_declared(**kwargs: Any) -> list[CheckMessage]:
     """Report declarations in code that are invalid."""
     errors: list[CheckMessage] = []
-    for handler in declared.declaring_handlers():
+    for declaration in declared.list_declarations():
         try:
-            validation.clean_fields(declared.declared_fields(handler), {})
-            handler.signature.validate({})
+            declaration.validate()
         except JobSchedulerError as error:
-            errors.append(Error(f"The schedule declared by {handler!r} is invalid: {error}", id="jobs.E009"))
+            errors.append(
+                Error(f"The schedule declared by {declaration.handler!r} is invalid: {error}", id="jobs.E009")
+            )
     return errors
 
 

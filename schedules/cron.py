@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property, lru_cache
+from importlib import resources
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
@@ -170,6 +171,14 @@ def get_zone(name: str) -> ZoneInfo:
 @cache
 def zone_names() -> frozenset[str]:
     return frozenset(available_timezones()) - _EXCLUDED_ZONES
+
+
+@cache
+def list_canonical_zones() -> tuple[str, ...]:
+    """Return UTC and the zones of all countries, without aliases and former names such as Zulu, GB-Eire or W-SU."""
+    table = resources.files("tzdata.zoneinfo").joinpath("zone.tab").read_text()
+    rows = (line.split("\t") for line in table.splitlines() if line and not line.startswith("#"))
+    return ("UTC", *sorted(zone_names().intersection(row[2] for row in rows)))
 
 
 def find_clock_change(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:

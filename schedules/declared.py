@@ -1,5 +1,8 @@
 """Schedules that the code declares: `@job("report.make", cron="0 3 * * *", timezone="Europe/Berlin")`.
 
+The row of a single expression is `code:<job type>` and follows a change of it; several have one row each, which is
+named after its expression.
+
 `sync` writes a row for each declaration, after migrate and when a scheduler starts, and updates it until an operator
 edits the row. Removing a declaration from the code disables its row; the row and its history stay.
 """
@@ -9,16 +12,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+from django.apps import apps as installed_apps
+from django.apps.registry import Apps
 from django.db import DatabaseError
+from django.utils.translation import gettext as _
 
-from jobs import db
+from jobs import clock, db
 from jobs.actors import Actor, ActorKind
-from jobs.errors import JobSchedulerError
+from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.outages import OUTAGE_ERRORS
 from jobs.registry import Handler, registry
+from jobs.serializers import format_time
 from jobs.services.templates import NameTaken
+from jobs.validation.fields import NAME_LENGTH
 from schedules import services, validation
 from schedules.firing import BROKEN_PREFIX
 from schedules.models import Schedule
@@ -29,13 +38,51 @@ SOURCE_PREFIX = "code:"
 GONE_REASON = "its declaration is gone from the code"
 
 
-def declaring_handlers() -> Iterator[Handler[..., Any]]:
-    """Yield the handlers that declare a schedule."""
-    return (handler for handler in map(registry.get, registry.names()) if handler.options.cron is not None)
+@dataclass(frozen=True)
+class Declaration:
+    """One schedule that a handler declares. `suffix` tells it from the handler's other schedules."""
+
+    handler: Handler[..., Any]
+    cron: str
+    suffix: str
+
+    @property
+    def source(self) -> str:
+        return f"{SOURCE_PREFIX}{self.handler.name}{self.suffix and f'#{self.suffix}'}"
+
+    @property
+    def names(self) -> Iterator[str]:
+        """Yield the names to try for a new row."""
+        name = f"{self.handler.name}{self.suffix and f' {self.suffix}'}"[-NAME_LENGTH:]
+        yield name
+        yield f"{name} (code)"[-NAME_LENGTH:]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        options = self.handler.options
+        return {
+            "cron": self.cron,
+            "timezone": options.timezone or "UTC",
+            "params": dict(options.cron_params or {}),
+            "fire_time_param": options.fire_time_param,
+        }
+
+    def validate(self) -> None:
+        """Raise an error of the job scheduler unless a row can be created from this declaration, and its jobs run."""
+        if len(self.source) > NAME_LENGTH:
+            message = _("is longer than %d characters together with the job type") % NAME_LENGTH
+            raise InvalidInput("cron", message, "string_too_long")
+        fields = validation.clean_fields(self.fields, {})
+        due = {fields["fire_time_param"]: format_time(clock.now())} if fields["fire_time_param"] else {}
+        self.handler.signature.validate({**fields["params"], **due})
 
 
-def declared_fields(handler: Handler[..., Any]) -> dict[str, Any]:
-    return {"cron": handler.options.cron, "timezone": handler.options.timezone or "UTC"}
+def list_declarations() -> Iterator[Declaration]:
+    """Yield the schedules that handlers declare."""
+    for handler in map(registry.get, registry.names()):
+        crons = handler.options.cron
+        for cron in crons:
+            yield Declaration(handler, cron, cron if len(crons) > 1 else "")
 
 
 def sync(*, retire: bool = False) -> None:
@@ -44,21 +91,24 @@ def sync(*, retire: bool = False) -> None:
     Only a migration retires: while old and new code run side by side, neither knows what the other declares.
     """
     row_of = {row.source: row for row in Schedule.objects.filter(source__startswith=SOURCE_PREFIX)}
-    for handler in declaring_handlers():
+    for declaration in list_declarations():
         try:
-            _sync_handler(handler, row_of.pop(f"{SOURCE_PREFIX}{handler.name}", None))
+            _sync_row(declaration, row_of.pop(declaration.source, None))
         except OUTAGE_ERRORS:
             raise
         except JobSchedulerError as error:
-            logger.error("the schedule declared by %r is invalid: %s", handler, error)
+            logger.error("the schedule declared by %r is invalid: %s", declaration.handler, error)
     for row in row_of.values() if retire else ():
         if row.enabled and not row.edited:
             services.disable(row.pk, reason=GONE_REASON, actor=CODE_ACTOR)
 
 
-def sync_after_migrate(*, using: str, **kwargs: Any) -> None:
-    """Write the rows once the tables exist. A migration may also have dropped the tables, or have stopped half way."""
-    if using != db.alias():
+def sync_after_migrate(*, using: str, apps: Apps = installed_apps, **kwargs: Any) -> None:
+    """Write the rows once the tables exist. A migration may also have dropped the tables, or have stopped half way.
+
+    `apps` has the models as the migrations have left them; `flush` gives none.
+    """
+    if using != db.alias() or Schedule._meta.model_name not in apps.all_models[Schedule._meta.app_label]:
         return
     try:
         with db.atomic():
@@ -67,10 +117,10 @@ def sync_after_migrate(*, using: str, **kwargs: Any) -> None:
         logger.info("schedules declared in code were not synced: %s", error)
 
 
-def _sync_handler(handler: Handler[..., Any], row: Schedule | None) -> None:
-    fields = declared_fields(handler)
+def _sync_row(declaration: Declaration, row: Schedule | None) -> None:
+    fields = declaration.fields
     if row is None:
-        _create(handler, fields)
+        _create(declaration)
         return
     cleaned = validation.clean_fields(fields, {})
     if not row.edited and any(getattr(row, name) != value for name, value in cleaned.items()):
@@ -80,12 +130,15 @@ def _sync_handler(handler: Handler[..., Any], row: Schedule | None) -> None:
         services.enable(row.pk, actor=CODE_ACTOR)
 
 
-def _create(handler: Handler[..., Any], fields: dict[str, Any]) -> None:
+def _create(declaration: Declaration) -> None:
     """Create the row. If another process has just created it, that row is used."""
-    source = f"{SOURCE_PREFIX}{handler.name}"
-    for name in (handler.name, f"{handler.name} (code)"[-200:]):
+    handler, source = declaration.handler, declaration.source
+    declaration.validate()
+    for name in declaration.names:
         with suppress(NameTaken):
-            services.create({**fields, "name": name, "job_type": handler.name}, actor=CODE_ACTOR, source=source)
+            services.create(
+                {**declaration.fields, "name": name, "job_type": handler.name}, actor=CODE_ACTOR, source=source
+            )
         if Schedule.objects.filter(source=source).exists():
             return
     logger.error("the schedule declared by %r was not created: both names for it are taken", handler)

@@ -1,22 +1,29 @@
-"""Import the schedules of django-q2, all its eleven types. `source` keeps each from being imported twice."""
+"""Import the schedules of django-q2, all its eleven types. `source` keeps each from being imported twice.
+
+A function that cannot be decorated, because it is not the site's own, needs a handler with its path as an alias:
+WRAPPERS has that of `send_mail`. `call_command` needs none, its schedules become jobs of the type `system.command`.
+"""
 
 from __future__ import annotations
 
 import ast
 import inspect
+from argparse import Action
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.core.management import get_commands, load_command_class
 from django.utils.translation import gettext as _
 
 from jobs import db
 from jobs.actors import PYTHON, Actor
+from jobs.conf import conf
 from jobs.contrib import django_q
 from jobs.contrib.django_q import DjangoQSchedule
 from jobs.errors import JobSchedulerError
-from jobs.registry import CONTEXT, registry
+from jobs.registry import CONTEXT, Handler, registry
 from jobs.serializers import format_time
 from jobs.validation import fields
 from schedules import services, validation
@@ -27,10 +34,36 @@ DAYS_IN_EVERY_MONTH = 28
 TWO_WEEKS_SEC = 14 * 86_400
 A_YEAR = timedelta(days=366)
 MONTHS_APART = {"M": 1, "BM": 2, "Q": 3, "Y": 12}
+CALL_COMMAND = "django.core.management.call_command"
+WRAPPERS = {
+    "django.core.mail.send_mail": """\
+from django.core import mail
+
+from jobs import job
+
+
+@job("mail.send", aliases=["django.core.mail.send_mail"])
+def send_mail(
+    subject: str,
+    message: str,
+    from_email: str | None,
+    recipient_list: list[str],
+    fail_silently: bool = False,
+    *,
+    html_message: str | None = None,
+) -> int:
+    options = {"fail_silently": fail_silently, "html_message": html_message}
+    return mail.send_mail(subject, message, from_email, recipient_list, **options)
+""",
+}
 
 
 class NotImportable(JobSchedulerError):
-    """Raised for a schedule that cannot be imported, with the reason."""
+    """Raised for a schedule that cannot be imported, with the reason, and a handler that makes it importable."""
+
+    def __init__(self, message: str, wrapper: str = "") -> None:
+        super().__init__(message)
+        self.wrapper = wrapper
 
 
 def translate(source: DjangoQSchedule, zone_name: str, warnings: list[str]) -> dict[str, Any]:
@@ -40,34 +73,93 @@ def translate(source: DjangoQSchedule, zone_name: str, warnings: list[str]) -> d
     if source.cluster:
         warnings.append(_("its cluster “%s” is not imported: use a resource") % source.cluster[:100])
     rule = _translate_rule(source, zone_name, warnings)
-    handlers = map(registry.get, registry.names())
-    matches = [known for known in handlers if source.func in (known.name, known.path, *known.options.aliases)]
-    if not matches:
-        raise NotImportable(_("“%s” is no job type: put @job on it") % source.func[:200])
-    handler, keywords = matches[0], _parse_keywords(source.kwargs)
+    keywords = _parse_keywords(source.kwargs)
     if keywords.pop("q_options", None):
         warnings.append(_("its q_options are not imported"))
-    parameters = inspect.signature(handler.__wrapped__).parameters.values()
-    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != CONTEXT]
     positional = _parse_literal(source.args) if source.args else ()
     if not isinstance(positional, tuple):  # as django-q2 reads them: a single value is a tuple of one
         positional = (positional,)
-    if len(positional) > len(names):
-        raise NotImportable(_("it passes more arguments than the function has"))
-    params = dict(zip(names, positional, strict=False))
-    if duplicates := params.keys() & keywords.keys():
-        raise NotImportable(_("it passes “%s” twice") % min(duplicates))
+    handler = _find_handler(source.func)
+    if handler is not None:
+        job_type, params = handler.name, _bind_params(handler, positional, keywords)
+    elif source.func == CALL_COMMAND:
+        job_type, params = "system.command", _translate_command(positional, keywords)
+    else:
+        raise NotImportable(_explain_missing_handler(source.func), WRAPPERS.get(source.func, ""))
     catches_up = django_q.is_catching_up() and source.schedule_type != "C"  # its crons count from now
     return {
         "name": (source.name or source.func)[:200],
-        "job_type": handler.name,
-        "params": _convert_tuples({**params, **keywords}),
+        "job_type": job_type,
+        "params": _convert_tuples(params),
         "fire_time_param": source.intended_date_kwarg or None,
         "max_fires": source.repeats if source.repeats > 0 and source.schedule_type != "O" else None,
         "enabled": source.repeats != 0,
         "catch_up": str(CatchUp.ALL if catches_up else CatchUp.LATEST),
         **rule,
     }
+
+
+def _find_handler(path: str) -> Handler[..., Any] | None:
+    handlers = map(registry.get, registry.names())
+    return next((known for known in handlers if path in (known.name, known.path, *known.options.aliases)), None)
+
+
+def _explain_missing_handler(path: str) -> str:
+    if path in WRAPPERS:
+        return _("“%s” is no job type: put the handler below into a jobs.py of yours, then import again") % path
+    message = _("“%s” is no job type: put @job on it, or on a function that calls it, with its path among the aliases")
+    return message % path[:200]
+
+
+def _bind_params(handler: Handler[..., Any], positional: tuple[Any, ...], keywords: dict[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(handler.__wrapped__).parameters.values()
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != CONTEXT]
+    if len(positional) > len(names):
+        raise NotImportable(_("it passes more arguments than the function has"))
+    params = dict(zip(names, positional, strict=False))
+    if duplicates := params.keys() & keywords.keys():
+        raise NotImportable(_("it passes “%s” twice") % min(duplicates))
+    return {**params, **keywords}
+
+
+def _translate_command(positional: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the params of `system.command` for the arguments of `call_command`."""
+    name = positional[0] if positional else None
+    if not isinstance(name, str):
+        raise NotImportable(_("it names no command"))
+    if not conf.SYSTEM_JOB_TYPES or name not in conf.COMMAND_ALLOW:
+        message = _("it runs the command “%s”: set SYSTEM_JOB_TYPES and add it to COMMAND_ALLOW, then import again")
+        raise NotImportable(message % name[:200])
+    words: list[str] = []
+    for argument in positional[1:]:
+        words += map(str, argument) if isinstance(argument, list | tuple) else [str(argument)]
+    try:
+        actions = load_command_class(get_commands()[name], name).create_parser("", name)._actions
+    except (KeyError, ImportError):
+        raise NotImportable(_("there is no command “%s”") % name[:200]) from None
+    for option, value in options.items():
+        spelled = [_spell_option(action, value) for action in actions if _is_named(action, option)]
+        word = next((word for word in spelled if word is not None), None)
+        if word is None:
+            raise NotImportable(_("its option “%s” cannot be written on a command line") % option[:200])
+        words += [word] if word else []
+    return {"command": name, "args": words}
+
+
+def _is_named(action: Action, option: str) -> bool:
+    """Return whether `call_command` takes this keyword for the option."""
+    names = action.option_strings and (action.dest, min(action.option_strings).lstrip("-").replace("-", "_"))
+    return option in names
+
+
+def _spell_option(action: Action, value: Any) -> str | None:
+    """Return an option as a word of a command line, empty for the default; None if this action cannot express it."""
+    if action.nargs == 0 and action.const is not None and value == action.const:
+        return action.option_strings[-1]
+    if value == action.default:
+        return ""
+    is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return f"{action.option_strings[-1]}={value}" if action.nargs is None and is_plain else None
 
 
 def _translate_rule(source: DjangoQSchedule, zone_name: str, warnings: list[str]) -> dict[str, Any]:
@@ -135,13 +227,18 @@ def _convert_tuples(value: Any) -> Any:
 
 @dataclass
 class ImportResult:
-    """`result` is `made`, `known` or `refused`; in a dry run, `would be made` instead of `made`."""
+    """`result` is `made`, `known` or `refused`; in a dry run, `would be made` instead of `made`.
+
+    `wrapper` is Python code: a handler that makes a refused schedule importable.
+    """
 
     source: str
     name: str
     when: str = ""
+    job_type: str = ""
     result: str = "made"
     reason: str = ""
+    wrapper: str = ""
     warnings: list[str] = field(default_factory=list)
     fires_twice: bool = False
 
@@ -167,7 +264,7 @@ def import_schedules(
                     row.warnings.append(_("its source was disabled"))
                     row.fires_twice = False
         except JobSchedulerError as error:
-            row.result, row.reason = "refused", str(error)
+            row.result, row.reason, row.wrapper = "refused", str(error), getattr(error, "wrapper", "")
     return results
 
 
@@ -185,7 +282,7 @@ def _create(
         row.when = f"once, at {format_time(values['run_at'])}"
     if Schedule.objects.filter(tenant=tenant, name=values["name"]).exists():
         values["name"] = f"{values['name'][:170]} ({row.source})"  # unique
-    row.name = values["name"]
+    row.name, row.job_type = values["name"], values["job_type"]
     services.require_valid_fields(values, tenant=tenant)
     if dry_run:
         row.result = "would be made"

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from jobs import serializers
@@ -30,12 +31,14 @@ class PlannedFire:
 
 @dataclass
 class FirePlan:
-    """Fires of one schedule, and its next due time. `missed` names the due times that are not fired."""
+    """Fires of one schedule, and its next due time. `missed` names the due times that are not fired,
+    `missed_at` is when that was found."""
 
     schedule: Schedule
     fires: list[PlannedFire]
     next_at: datetime | None
     missed: str
+    missed_at: datetime | None = None
 
 
 def plan_fires(schedule: Schedule, now: datetime) -> FirePlan:
@@ -45,11 +48,16 @@ def plan_fires(schedule: Schedule, now: datetime) -> FirePlan:
     if due_times.missed_since is not None:
         since = serializers.format_time(due_times.missed_since)
         until = serializers.format_time(due_times.to_fire[0]) if due_times.to_fire else "now"
-        missed = f"missed: due times from {since} until {until} were not fired (catch-up {schedule.catch_up})"
+        missed = f"missed: runs due from {since} until {until} were left out (missed runs: {schedule.catch_up})"
     fires = [PlannedFire(schedule, due, build_spec(schedule, due)) for due in due_times.to_fire]
     if fires:
         fires[0].note = missed
-    return FirePlan(schedule, fires, due_times.next_at, missed)
+    return FirePlan(schedule, fires, due_times.next_at, missed, missed_at=now if missed else None)
+
+
+def build_event_data(schedule: Schedule) -> dict[str, Any]:
+    """Return the data of the SUBMITTED event of its jobs: it tells which schedule it was when that is gone."""
+    return {"schedule": {"id": str(schedule.pk), "name": schedule.name}}
 
 
 def skip_overlaps(plans: Sequence[FirePlan]) -> None:
@@ -64,7 +72,7 @@ def skip_overlaps(plans: Sequence[FirePlan]) -> None:
             if live is None:
                 live = Job(id=fire.spec.id, status=fire.spec.status)
             else:
-                fire.skip = f"overlap: job {live.pk} of an earlier fire is {live.status}"
+                fire.skip = f"the previous run is still {str(live.status).lower()}: job {live.pk}"
                 fire.note = fire.note or fire.skip
 
 

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
@@ -20,9 +21,10 @@ from jobs.actors import Actor, ActorKind
 from jobs.errors import InvalidInput
 from jobs.outages import OUTAGE_ERRORS
 from jobs.services import jobs as job_services
+from jobs.services.job_spec import JobSpec
 from jobs.validation.sanitize import sanitize_text
 from schedules.cron import CronError, UnknownZone
-from schedules.fire_plan import FirePlan, PlannedFire, plan_fires, skip_overlaps
+from schedules.fire_plan import FirePlan, PlannedFire, build_event_data, plan_fires, skip_overlaps
 from schedules.models import Schedule, ScheduleFire
 
 logger = logging.getLogger("jobs.schedules.firing")
@@ -30,7 +32,7 @@ ACTOR = Actor(ActorKind.SCHEDULER, "schedules")
 BATCH_SIZE = 100  # schedules in one transaction
 INSERT_BATCH_SIZE = 500  # fires in one statement: SQLite takes 32,766 values
 ROUND_SEC = 5.0
-FIRED_REASON = "fired by its schedule"
+FIRED_REASON = "scheduled run"
 BROKEN_PREFIX = "broken: "  # of the reason with which the scheduler itself disables a schedule
 INVALID_SCHEDULE_ERRORS = (InvalidInput, CronError, UnknownZone)
 _INSERT_FIRES = """
@@ -39,7 +41,8 @@ _INSERT_FIRES = """
 _ADVANCE = """
     UPDATE jobscheduler_schedule
     SET next_fire_at = %s, last_fire_at = coalesce(%s, last_fire_at), last_job_id = coalesce(%s, last_job_id),
-        fire_count = fire_count + %s, note = coalesce(%s, note)
+        fire_count = fire_count + %s, skips_in_a_row = %s, note = coalesce(%s, note),
+        missed_at = coalesce(%s, missed_at)
     WHERE id = %s AND enabled AND next_fire_at = %s"""
 
 
@@ -112,7 +115,8 @@ def _write_plans(plans: Sequence[FirePlan]) -> int:
     new_job_ids = insert_fires(fires)
     new_fires = [fire for fire in fires if fire.spec.id in new_job_ids]
     if new_fires:
-        job_services.insert_specs([fire.spec for fire in new_fires], actor=ACTOR, reason=FIRED_REASON)
+        event_data = {fire.spec.id: build_event_data(fire.schedule) for fire in new_fires}
+        _insert_jobs(new_fires, event_data)
     for fire in new_fires:
         if fire.skip:
             job_services.skip(fire.spec.id, actor=ACTOR, reason=fire.skip)
@@ -121,6 +125,26 @@ def _write_plans(plans: Sequence[FirePlan]) -> int:
     if plans and advance_schedules(plans) != len(plans):
         raise RuntimeError("a schedule advanced although this transaction holds its lock")
     return len(new_fires)
+
+
+def _insert_jobs(fires: Sequence[PlannedFire], event_data: dict[UUID, Any]) -> None:
+    """Insert the jobs of new fires. One whose unique key is taken is inserted without it, to be skipped."""
+    for fire in fires:
+        if fire.skip:
+            _drop_unique_key(fire.spec)
+    options: Any = {"actor": ACTOR, "reason": FIRED_REASON, "event_data": event_data}
+    inserted = set(job_services.insert_specs([fire.spec for fire in fires], **options))
+    if rejected := [fire for fire in fires if fire.spec.id not in inserted]:
+        for fire in rejected:
+            fire.skip = f"another job has the unique key {fire.spec.unique_key}"
+            fire.note = fire.note or fire.skip
+            ScheduleFire.objects.filter(job_id=fire.spec.id).update(note=fire.note)
+            _drop_unique_key(fire.spec)
+        job_services.insert_specs([fire.spec for fire in rejected], **options)
+
+
+def _drop_unique_key(spec: JobSpec) -> None:
+    spec.unique_key = spec.unique_until = None
 
 
 def insert_fires(fires: Sequence[PlannedFire]) -> set[UUID]:
@@ -145,6 +169,12 @@ def insert_fires(fires: Sequence[PlannedFire]) -> set[UUID]:
     return new_job_ids
 
 
+def _count_skips(plan: FirePlan) -> int:
+    """Return how many of the latest fires in a row were skipped."""
+    latest = list(takewhile(lambda fire: fire.skip, reversed(plan.fires)))
+    return len(latest) + (plan.schedule.skips_in_a_row if len(latest) == len(plan.fires) else 0)
+
+
 def advance_schedules(plans: Sequence[FirePlan]) -> int:
     """Set each schedule to its next due time, unless its due time has changed. Return the number of rows changed."""
     columns: Any = Schedule._meta
@@ -156,7 +186,9 @@ def advance_schedules(plans: Sequence[FirePlan]) -> int:
             ("last_fire_at", plan.fires[-1].due if plan.fires else None),
             ("last_job_id", started[-1] if started else None),
             ("fire_count", len(plan.fires)),
+            ("skips_in_a_row", _count_skips(plan)),
             ("note", plan.missed or None),
+            ("missed_at", plan.missed_at),
             ("id", plan.schedule.pk),
             ("next_fire_at", plan.schedule.next_fire_at),
         ]

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NamedTuple
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from django.db.models import QuerySet
 
 from jobs import clock
 from jobs.conf import conf
+from jobs.ids import min_id_at
 from jobs.models import Job
 from jobs.validation import fields
 from schedules import validation
@@ -24,6 +26,7 @@ from schedules.triggers import Trigger, build_trigger, due_times_from
 from schedules.validation import broken_as_conflict
 
 DELETE_BATCH_SIZE = 500
+JOBS_PER_RUN = 5  # that are read to find manual runs among retries
 MIN_COUNT, MAX_COUNT, DEFAULT_COUNT = 1, 1000, 5  # of upcoming fires
 MAX_UNSAVED_COUNT = 100  # of an expression that is not saved
 HORIZON_YEARS = 100
@@ -51,6 +54,34 @@ def load_outcomes(fires: Iterable[ScheduleFire]) -> list[PastFire]:
     rows = list(fires)
     latest = find_latest_attempts(fire.job_id for fire in rows if fire.job_id is not None)
     return [PastFire(fire, latest.get(fire.job_id) if fire.job_id is not None else None) for fire in rows]
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """A scheduled run, or one that was triggered manually: it has no due time."""
+
+    started_at: datetime
+    due: datetime | None
+    job_id: UUID | None
+    note: str
+    latest_attempt: Job | None
+
+
+def list_runs(schedule: Schedule, limit: int) -> list[PastRun]:
+    """Return the latest runs of a schedule, scheduled and manual, the newest first."""
+    fires = list(fires_of(schedule)[:limit])
+    jobs = Job.objects.filter(schedule_id=schedule.pk)
+    if len(fires) == limit:  # older manual runs would be cut off below
+        jobs = jobs.filter(pk__gte=min_id_at(min(fire.fired_at for fire in fires)))
+    recent = jobs.order_by("-pk").values_list("pk", "fire_time", "retry_of_id", "created_at")[: limit * JOBS_PER_RUN]
+    manual = [(pk, at) for pk, fire_time, retry_of_id, at in recent if fire_time is None and retry_of_id is None]
+    latest = find_latest_attempts([*(fire.job_id for fire in fires if fire.job_id), *(pk for pk, _at in manual)])
+    runs = [
+        PastRun(fire.fired_at, fire.fire_time, fire.job_id, fire.note, latest.get(fire.job_id) if fire.job_id else None)
+        for fire in fires
+    ]
+    runs += [PastRun(at, None, pk, "", latest.get(pk)) for pk, at in manual]
+    return sorted(runs, key=lambda run: run.started_at, reverse=True)[:limit]
 
 
 def delete_old_fires() -> int:

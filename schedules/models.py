@@ -12,6 +12,8 @@ from jobs.ids import uuid7
 from jobs.models import Job, JobTemplate
 from jobs.models.routing import RoutedManager
 
+MANY_SKIPS = 5  # in a row: more work is scheduled than can be done
+
 
 class CatchUp(models.TextChoices):
     NONE = "none", pgettext_lazy("catch-up", "None")
@@ -31,10 +33,10 @@ class Schedule(models.Model):
 
     cron = models.CharField(_("cron expression"), max_length=200, null=True, blank=True)
     every_sec = models.BigIntegerField(_("every (s)"), null=True, blank=True)
-    anchor_at = models.DateTimeField(_("counted from"), null=True, blank=True)
+    anchor_at = models.DateTimeField(_("starting at"), null=True, blank=True)
     run_at = models.DateTimeField(_("once at"), null=True, blank=True)
     timezone = models.CharField(_("time zone"), max_length=64, default="UTC")
-    max_fires = models.IntegerField(_("maximum fires"), null=True, blank=True)
+    max_fires = models.IntegerField(_("maximum runs"), null=True, blank=True)
     enabled = models.BooleanField(_("enabled"), default=True)
     disabled_reason = models.TextField(_("disabled because"), default="", blank=True)
 
@@ -44,30 +46,32 @@ class Schedule(models.Model):
     job_type = models.CharField(_("job type"), max_length=200, default="", blank=True)
     params = models.JSONField(_("params"), default=dict, blank=True)
     fire_time_param = models.CharField(
-        _("param for the due time"),
+        _("pass the run time as"),
         max_length=200,
         default="",
         blank=True,
-        help_text=_("The handler gets the due time under this name."),
+        help_text=_("Name of the param that receives it."),
     )
     priority = models.SmallIntegerField(_("priority"), null=True, blank=True)
     target = models.CharField(_("target"), max_length=200, null=True, blank=True)
     resource = models.CharField(_("resource"), max_length=200, default="", blank=True)
 
-    catch_up = models.CharField(_("catch-up"), max_length=6, choices=CatchUp.choices, default=CatchUp.LATEST)
-    catch_up_max = models.IntegerField(_("catch-up cap"), default=10)
+    catch_up = models.CharField(_("missed runs"), max_length=6, choices=CatchUp.choices, default=CatchUp.LATEST)
+    catch_up_max = models.IntegerField(_("missed runs, at most"), default=10)
     overlap = models.CharField(_("overlap"), max_length=5, choices=Overlap.choices, default=Overlap.ALLOW)
-    misfire_grace_sec = models.IntegerField(_("misfire grace (s)"), default=60)
+    misfire_grace_sec = models.IntegerField(_("grace period (s)"), default=60)
     jitter_sec = models.IntegerField(_("jitter (s)"), default=0)
 
-    next_fire_at = models.DateTimeField(_("next fire"), null=True, blank=True)
-    last_fire_at = models.DateTimeField(_("last fire"), null=True, blank=True)
-    last_job_id = models.UUIDField(_("job of the last fire"), null=True, blank=True, editable=False)
-    fire_count = models.BigIntegerField(_("fires so far"), default=0)
-    note = models.TextField(_("note"), default="", blank=True, help_text=_("What the scheduler last had to say."))
-    source = models.CharField(_("made by"), max_length=200, default="", blank=True)
+    next_fire_at = models.DateTimeField(_("next run"), null=True, blank=True)
+    last_fire_at = models.DateTimeField(_("last run"), null=True, blank=True)
+    last_job_id = models.UUIDField(_("job of the last run"), null=True, blank=True, editable=False)
+    fire_count = models.BigIntegerField(_("runs so far"), default=0)
+    note = models.TextField(_("note"), default="", blank=True, help_text=_("Last message of the scheduler."))
+    skips_in_a_row = models.IntegerField(_("skipped in a row"), db_default=0, editable=False)
+    missed_at = models.DateTimeField(_("last missed"), null=True, blank=True, editable=False)
+    source = models.CharField(_("declared by"), max_length=200, default="", blank=True)
     edited = models.BooleanField(
-        _("edited by a person"), default=False, help_text=_("What the code declares is no longer followed.")
+        _("edited manually"), default=False, help_text=_("Changes of the declaration in code are ignored.")
     )
     created_at = models.DateTimeField(_("created"), db_default=Now())
 
@@ -82,11 +86,16 @@ class Schedule(models.Model):
             ("trigger_schedule", _("Can trigger schedules")),
             ("enable_schedule", _("Can enable schedules")),
             ("disable_schedule", _("Can disable schedules")),
-            ("skip_schedule", _("Can skip fires of schedules")),
+            ("skip_schedule", _("Can skip runs of schedules")),
         ]
         indexes = [
             models.Index(
                 fields=("next_fire_at",), condition=Q(enabled=True, next_fire_at__isnull=False), name="schedule_due"
+            ),
+            models.Index(fields=("missed_at",), condition=Q(missed_at__isnull=False), name="schedule_missed"),
+            models.Index(fields=("tenant",), condition=Q(enabled=False), name="schedule_disabled"),
+            models.Index(
+                fields=("skips_in_a_row",), condition=Q(skips_in_a_row__gte=MANY_SKIPS), name="schedule_skipping"
             ),
         ]
         constraints = [
@@ -127,7 +136,7 @@ class ScheduleFire(models.Model):
         Schedule, models.CASCADE, db_index=False, related_name="fires", verbose_name=_("schedule")
     )
     fire_time = models.DateTimeField(_("due"))
-    fired_at = models.DateTimeField(_("fired"), db_default=Now())
+    fired_at = models.DateTimeField(_("created"), db_default=Now())
     job = models.ForeignKey(
         Job, models.SET_NULL, null=True, blank=True, db_constraint=False, related_name="fires", verbose_name=_("job")
     )
@@ -137,8 +146,8 @@ class ScheduleFire(models.Model):
 
     class Meta:
         db_table = "jobscheduler_schedulefire"
-        verbose_name = _("schedule fire")
-        verbose_name_plural = _("schedule fires")
+        verbose_name = _("schedule run")
+        verbose_name_plural = _("schedule runs")
         ordering = ("-fire_time",)
         indexes = [models.Index(fields=("id",), condition=Q(job__isnull=True), name="schedulefire_forgotten")]
         constraints = [models.UniqueConstraint(fields=("schedule", "fire_time"), name="schedulefire_once")]

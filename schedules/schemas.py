@@ -94,7 +94,7 @@ class FireOut(Out):
 class UpcomingOut(Out):
     fire_at: Time
     local: str = Field(description="ISO 8601 with the offset of the schedule's timezone.")
-    note: str | None = Field(description="On a day with a clock change: what it means for this fire.")
+    note: str | None = Field(description="On a day with a clock change: what it means for this run.")
 
 
 class Preview(Out):

@@ -25,7 +25,7 @@ from jobs.services.jobs import submit_spec
 from jobs.services.templates import NameTaken
 from jobs.validation import fields
 from schedules import validation
-from schedules.fire_plan import build_spec
+from schedules.fire_plan import build_event_data, build_spec
 from schedules.firing import fire_schedule
 from schedules.models import Schedule
 from schedules.validation import broken_as_conflict, first_due_time, next_due_time, require_valid, rule_of
@@ -143,12 +143,12 @@ def skip_next(
             raise NothingToSkip(_("“%s” has no next run to skip.") % schedule.name)
         skipped = schedule.next_fire_at
         schedule.next_fire_at = next_due_time(schedule, skipped)
-        schedule.note = f"skipped: the fire of {serializers.format_time(skipped)}, by {actor}"
+        schedule.note = f"skipped: the run of {serializers.format_time(skipped)}, by {actor}"
         schedule.note += f": {reason_text}" if reason_text else ""
         before, after = {"next_fire_at": skipped}, {"next_fire_at": schedule.next_fire_at}
         changed = _to_object(schedule)
         activity.record(Action.SCHEDULE_SKIP_NEXT, changed, actor=actor, before=before, after=after, reason=reason_text)
-    _log_change(schedule, "next fire skipped", actor)
+    _log_change(schedule, "next run skipped", actor)
     return schedule
 
 
@@ -160,8 +160,9 @@ def trigger(
     spec = build_spec(schedule, clock.now(), is_fire=False)
     try:
         with db.atomic():
-            job_reason = reason_text or f"schedule {schedule.name} was triggered"
-            job = submit_spec(spec, actor=actor, reason=job_reason).job
+            job_reason = reason_text or f"schedule {schedule.name} triggered"
+            event_data = {spec.id: build_event_data(schedule)}
+            job = submit_spec(spec, actor=actor, reason=job_reason, event_data=event_data).job
             changed, after = _to_object(schedule), {"job_id": job.pk}
             activity.record(Action.SCHEDULE_TRIGGER, changed, actor=actor, after=after, reason=reason_text)
             return job

@@ -1,4 +1,4 @@
-"""Schedules in the console: the list, the page with past and upcoming fires, and the form with its preview."""
+"""Schedules in the console: the list, the page with past and upcoming runs, and the form with its preview."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from django.views.decorators.http import require_http_methods
 
 from jobs import actors, clock, db
 from jobs.admin.base import can_view_payload, fieldset
-from jobs.admin.columns import column, computed_column, link, list_url
-from jobs.admin.filters import EnabledFilter, JobTypeFilter
+from jobs.admin.columns import column, computed_column, label_on_phone, link, list_url, short_id
+from jobs.admin.filters import ChoiceFilter, EnabledFilter, JobTypeFilter
 from jobs.admin.formatting import (
     badge,
     first_line,
@@ -33,27 +33,31 @@ from jobs.admin.formatting import (
     status_badge,
     text_block,
 )
-from jobs.admin.forms import JsonField
+from jobs.admin.forms import EXTRA_PARAMS, PARAM_PREFIX, JsonField, add_errors, build_param_fields, parse_params
 from jobs.admin.object_actions import ObjectAction, ServiceBackedAdmin, call_with_key
 from jobs.admin.screens import latest_event_id
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
-from jobs.registry import registry
+from jobs.redaction import redact
+from jobs.registry import Handler, registry
 from jobs.services.permissions import RUN_TEMPLATE
 from schedules import history, services, validation
 from schedules.admin import fires
-from schedules.cron import ZONE_NAME_LENGTH, zone_names
+from schedules.cron import ZONE_NAME_LENGTH, list_canonical_zones
 from schedules.describe import describe_rule
-from schedules.models import CatchUp, Schedule, ScheduleFire
+from schedules.models import MANY_SKIPS, CatchUp, Schedule, ScheduleFire
 from schedules.validation import VALIDATORS, BrokenSchedule
 
 CATCH_UP_CHOICES = [
-    (CatchUp.NONE, _("Nothing")),
-    (CatchUp.LATEST, _("The latest due time")),
-    (CatchUp.ALL, _("All due times, up to the cap")),
+    (CatchUp.NONE, _("Run none of them")),
+    (CatchUp.LATEST, _("Run the latest one")),
+    (CatchUp.ALL, _("Run all, up to the maximum")),
 ]
+KIND_FIELDS = {"cron": ("cron",), "every": ("every_sec", "anchor_at"), "once": ("run_at",)}
+KIND_CHOICES = [("cron", _("Cron expression")), ("every", _("Interval")), ("once", _("Once"))]
 APP_LABEL = Schedule._meta.app_label
 UPCOMING_SHOWN, PAST_SHOWN = 10, 20
+RULE_CLASS = "jc-rule"  # of the fieldset beside which the preview stands
 STATE_FIELDS = (
     *("id", "shown_reason", "shown_note", "next_fire_at", "last_fire_at", "fire_count", "source", "edited"),
     "created_at",
@@ -66,8 +70,15 @@ class TemplateChoiceField(forms.ModelChoiceField):
 
 
 class ScheduleForm(forms.ModelForm):
+    """The form of a schedule. `handler`, if set, has a field for each of its params in place of the JSON field."""
+
     can_run_templates = False  # of the user
-    job_type = forms.ChoiceField(label=_("Job type"), required=False, help_text=_("Or a template."))
+    handler: Handler[..., Any] | None = None
+    kind = forms.ChoiceField(
+        label=_("Runs"), required=False, choices=KIND_CHOICES, widget=forms.RadioSelect, initial="cron"
+    )
+    params_of = forms.CharField(required=False, max_length=200, widget=forms.HiddenInput)
+    job_type = forms.ChoiceField(label=_("Job type"), required=False, help_text=_("Or choose a template."))
     template = TemplateChoiceField(
         label=_("Template"), required=False, queryset=JobTemplate.objects.defer("params", "retry_policy", "tags")
     )
@@ -77,23 +88,25 @@ class ScheduleForm(forms.ModelForm):
         max_length=ZONE_NAME_LENGTH,
         initial="UTC",
         widget=forms.Select,
-        help_text=_("Where cron is read."),
+        help_text=_("Time zone of the cron expression."),
     )
     catch_up = forms.ChoiceField(
-        label=_("Catch-up"),
+        label=_("Missed runs"),
         choices=CATCH_UP_CHOICES,
         initial=CatchUp.LATEST,
-        help_text=_("What is made up for after an absence of the scheduler."),
+        help_text=_("What to run after downtime."),
     )
 
     class Meta:
         model = Schedule
         fields = ("tenant", *VALIDATORS)
         help_texts = {
-            "cron": _("Five fields, or @daily and the like; or say an interval or a single time below."),
-            "anchor_at": _("What the interval is counted from. Empty: from now."),
-            "misfire_grace_sec": _("How late is still in time."),
-            "jitter_sec": _("Spreads the starts over so long; due times stay."),
+            "cron": _("For example 0 9 * * 1-5 or @daily."),
+            "anchor_at": _("Default: now."),
+            "misfire_grace_sec": _("Runs later than this count as missed."),
+            "catch_up_max": _("Limit of “Run all”."),
+            "overlap": _("If the previous run has not finished: start anyway, or skip the run."),
+            "jitter_sec": _("Random delay of up to this many seconds."),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -102,8 +115,18 @@ class ScheduleForm(forms.ModelForm):
             names = {*registry.names(), self.instance.job_type} - {""}
             choice.choices = [("", "---------"), *((name, name) for name in sorted(names))]
         if "timezone" in self.fields:
-            zones = sorted({*zone_names(), self.instance.timezone or "UTC"})
-            self.fields["timezone"].widget.choices = [(name, name) for name in zones]
+            canonical = list_canonical_zones()
+            stored = self.instance.timezone or "UTC"
+            zones = canonical if stored in canonical else (stored, *canonical)
+            self.fields["timezone"].widget.choices = [(zone, zone) for zone in zones]
+        if "kind" in self.fields and not self.instance._state.adding:
+            self.initial["kind"] = find_kind(self.instance)
+        for name in {"anchor_at", "run_at"} & self.fields.keys():  # one label names only the first of two inputs
+            label = self.fields[name].label or name
+            for widget, part in zip(self.fields[name].widget.widgets, (_now("date"), _now("time")), strict=False):
+                widget.attrs["aria-label"] = f"{label}: {part}"
+        if "params_of" in self.fields:
+            self.initial["params_of"] = self.handler.name if self.handler is not None else ""
 
     def collect_fields(self) -> dict[str, Any]:
         """Return the fields for the services: all of a new schedule, the changed ones of a stored schedule.
@@ -113,7 +136,25 @@ class ScheduleForm(forms.ModelForm):
         is_new, shown = self.instance._state.adding, set(self._meta.fields or ()) & self.cleaned_data.keys()
         names = [name for name in VALIDATORS if name in shown and (is_new or name in self.changed_data)]
         values = {name: None if self.cleaned_data[name] == "" else self.cleaned_data[name] for name in names}
+        if kind := self.cleaned_data.get("kind"):
+            values = {name: value for name, value in values.items() if name not in RULE_OF or RULE_OF[name] == kind}
+            if not is_new:
+                other = [name for name, owner in RULE_OF.items() if owner != kind]
+                values |= {name: None for name in other if getattr(self.instance, name) is not None}
+        if self.handler is not None and (params := self._collect_params(self.handler)) is not None:
+            values["params"] = params
         return values | {name: value.name for name, value in values.items() if isinstance(value, JobTemplate)}
+
+    def _collect_params(self, handler: Handler[..., Any]) -> dict[str, Any] | None:
+        """Return the stored params with the changed ones; None if none is changed. Raise InvalidInput for bad JSON."""
+        own = [name for name in self.fields if name == EXTRA_PARAMS or name.startswith(PARAM_PREFIX)]
+        changed = [name for name in own if name in self.changed_data]
+        if not changed:
+            return None
+        stored = {} if self.instance._state.adding else self.instance.params
+        known = stored if handler.name == self.instance.job_type else {}
+        params = {name: value for name, value in known.items() if PARAM_PREFIX + name not in changed}
+        return {**params, **parse_params(handler, self, known)}
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -125,10 +166,10 @@ class ScheduleForm(forms.ModelForm):
             try:
                 services.require_valid_fields(self.collect_fields(), tenant=tenant, schedule_id=schedule_id)
             except InvalidInput as error:
-                for problem in error.errors:
-                    field_name, *steps = [str(step) for step in problem["loc"]] or [""]
-                    message = f"{'.'.join(steps)}: {problem['msg']}" if steps else problem["msg"]
-                    self.add_error(field_name if field_name in self.fields else None, message)
+                add_errors(self, error)
+        if cleaned.get("params_of", "") != (self.handler.name if self.handler is not None else ""):
+            self.data = {**dict(self.data.items()), "params_of": self.handler.name if self.handler is not None else ""}
+            self.add_error("job_type", _now("Another job type has other params: check them below."))
         if cleaned.get("params") is None and "params" in cleaned:
             cleaned["params"] = {}
         return cleaned
@@ -138,9 +179,20 @@ class ScheduleForm(forms.ModelForm):
         return (VALIDATORS.keys() - {"name"}) | super()._get_validation_exclusions()  # type: ignore[misc]
 
 
+RULE_OF = {name: kind for kind, names in KIND_FIELDS.items() for name in names}
+
+
+def find_kind(schedule: Schedule) -> str:
+    """Return the kind of a schedule's rule."""
+    if schedule.cron is not None:
+        return "cron"
+    return "every" if schedule.every_sec is not None else "once"
+
+
 class RuleForm(forms.Form):
     """The fields of a schedule's form that decide when it is due. Other fields of the request are ignored."""
 
+    kind = forms.CharField(required=False, max_length=10)
     cron = forms.CharField(required=False, max_length=1000)
     timezone = forms.CharField(required=False, max_length=1000)
     every_sec = forms.CharField(required=False, max_length=100)
@@ -166,8 +218,10 @@ def preview_form(data: Any) -> RulePreview:
         errors = (f"{name}: {' '.join(map(str, messages))}" for name, messages in form.errors.items())
         return RulePreview(problem=" ".join(errors))
     fields = {name: value for name, value in form.cleaned_data.items() if value not in (None, "")}
+    if kind := fields.pop("kind", ""):
+        fields = {name: value for name, value in fields.items() if RULE_OF.get(name, kind) == kind}
     if len([name for name in ("cron", "every_sec", "run_at") if name in fields]) != 1:
-        return RulePreview(problem=_now("Say exactly one of a cron expression, an interval and a single time."))
+        return RulePreview(problem=_now("Enter a cron expression, an interval or a date (one of them)."))
     try:
         if "every_sec" in fields:
             fields["every_sec"] = int(fields["every_sec"])
@@ -188,17 +242,17 @@ def preview_schedule(schedule: Schedule, count: int = history.DEFAULT_COUNT) -> 
 OBJECT_ACTIONS = (
     ObjectAction(
         "trigger",
-        pgettext_lazy("verb", "Trigger now"),
-        _("Trigger selected schedules now"),
+        pgettext_lazy("verb", "Run now"),
+        _("Run selected schedules now"),
         ngettext_lazy("%(count)d schedule triggered", "%(count)d schedules triggered", "count"),
         f"{APP_LABEL}.trigger_schedule",
         call_with_key(services.trigger),
     ),
     ObjectAction(
         "skip",
-        pgettext_lazy("verb", "Skip the next fire"),
-        _("Skip the next fire of selected schedules"),
-        ngettext_lazy("%(count)d schedule skips a fire", "%(count)d schedules skip a fire", "count"),
+        pgettext_lazy("verb", "Skip next run"),
+        _("Skip next run of selected schedules"),
+        ngettext_lazy("%(count)d schedule skips its next run", "%(count)d schedules skip their next run", "count"),
         f"{APP_LABEL}.skip_schedule",
         call_with_key(services.skip_next),
         lambda schedule: schedule.enabled and schedule.next_fire_at is not None,
@@ -224,16 +278,26 @@ OBJECT_ACTIONS = (
 )
 
 
+class SkippingFilter(ChoiceFilter):
+    """Filters schedules that have skipped many runs in a row."""
+
+    title = _("runs")
+    parameter_name = "skipping"
+    known_choices = (("1", _("Keeps skipping")),)
+
+    def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+        return queryset.filter(skips_in_a_row__gte=MANY_SKIPS)
+
+
 class ScheduleAdmin(ServiceBackedAdmin):
+    change_list_template = "schedules/schedule_list.html"
     delete_service = staticmethod(services.delete)
     object_actions = OBJECT_ACTIONS
     form = ScheduleForm
     change_form_template = "schedules/schedule_page.html"
-    empty_text = _(
-        'Nothing is scheduled. Add a schedule here, or declare one in code: @job("report", cron="0 9 * * 1-5").'
-    )
+    empty_text = _('No schedules yet. Add one here, or declare it in code: @job("report", cron="0 9 * * 1-5").')
     list_display = ("shown_name", "job_source", "shown_rule", "latest_fires", "next_fire")
-    list_filter = (EnabledFilter, JobTypeFilter)
+    list_filter = (EnabledFilter, SkippingFilter, JobTypeFilter)
     list_select_related = ("template",)
     list_defer = ("params", "template__params", "template__retry_policy", "template__tags")
     ordering = ("tenant", "name")
@@ -243,12 +307,18 @@ class ScheduleAdmin(ServiceBackedAdmin):
     shown_fieldsets = (
         fieldset(_("What"), "shown_name", "tenant", "job_source", "priority", "target", "resource", "fire_time_param"),
         fieldset(_("When"), "shown_rule", "run_at", "anchor_at", "max_fires", "enabled"),
-        fieldset(_("If late"), "catch_up", "catch_up_max", "overlap", "misfire_grace_sec", "jitter_sec"),
+        fieldset(_("Missed runs"), "catch_up", "catch_up_max", "overlap", "misfire_grace_sec", "jitter_sec"),
         fieldset(_("State"), *STATE_FIELDS),
     )
     edited_fieldsets = (
-        fieldset(_("When"), "cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires"),
-        fieldset(_("If late"), "catch_up", "catch_up_max", "misfire_grace_sec", "overlap", "jitter_sec"),
+        (
+            _("When"),
+            {
+                "fields": ("kind", "cron", "timezone", "every_sec", "anchor_at", "run_at", "max_fires"),
+                "classes": (RULE_CLASS,),
+            },
+        ),
+        fieldset(_("Missed runs"), "catch_up", "catch_up_max", "misfire_grace_sec", "overlap", "jitter_sec"),
     )
 
     shown_reason = column(_("disabled because"), "disabled_reason", text_block)
@@ -256,6 +326,7 @@ class ScheduleAdmin(ServiceBackedAdmin):
     shown_params = column(_("params"), "params", json_block)
 
     class Media:
+        css = {"all": ("schedules/schedules.css",)}
         js = ("schedules/preview.js",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
@@ -266,15 +337,42 @@ class ScheduleAdmin(ServiceBackedAdmin):
         if obj is not None and not self.has_change_permission(request, obj):
             payload = ("shown_params",) if can_view_payload(request) else ()
             return [*self.shown_fieldsets, fieldset(_("Payload"), *payload)]
-        params = ("params",) if obj is None or can_view_payload(request) else ()
-        fields = ("name", *(("tenant",) if obj is None else ()), "enabled", "job_type", "template", *params)
-        job = fieldset(_("What"), *fields, "fire_time_param", "priority", "target", "resource")
+        fields = ("name", *(("tenant",) if obj is None else ()), "enabled", "job_type", "template")
+        job = fieldset(_("What"), *fields, "priority", "target", "resource")
+        params: tuple[Any, ...] = ()
+        if obj is None or can_view_payload(request):
+            handler = self._find_handler(request, obj)
+            names = ("params",) if handler is None else tuple(build_param_fields(handler))
+            params = (fieldset(_("Params"), *names, "params_of", "fire_time_param"),)
         state = () if obj is None else (fieldset(_("State"), "tenant", *STATE_FIELDS, folded=True),)
-        return [job, *self.edited_fieldsets, *state]
+        return [job, *self.edited_fieldsets, *params, *state]
+
+    def _find_handler(self, request: HttpRequest, obj: Any) -> Handler[..., Any] | None:
+        """Return the handler whose params have fields of their own; None for params in JSON."""
+        if request.method == "POST":
+            job_type = request.POST.get("job_type", "") if request.POST.get("params_of") else ""
+        else:
+            job_type = request.GET.get("job_type", "") if obj is None else obj.job_type
+        try:
+            handler = registry.get(job_type[:200])
+        except InvalidInput:
+            return None
+        stored = set() if obj is None or obj.job_type != handler.name else set(obj.params)
+        known = {name.removeprefix(PARAM_PREFIX) for name in build_param_fields(handler)}
+        return handler if stored <= known and known else None
 
     def get_form(self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any) -> Any:
-        form = super().get_form(request, obj, change, **kwargs)
-        return type(form.__name__, (form,), {"can_run_templates": request.user.has_perm(RUN_TEMPLATE)})
+        attributes: dict[str, Any] = {"can_run_templates": request.user.has_perm(RUN_TEMPLATE)}
+        if obj is None or (self.has_change_permission(request, obj) and can_view_payload(request)):
+            handler = self._find_handler(request, obj)
+            if handler is not None:
+                is_same = isinstance(obj, Schedule) and obj.job_type == handler.name
+                fields = build_param_fields(handler, redact(obj.params) if is_same else None)  # type: ignore[union-attr]
+                for field in fields.values():
+                    field.required = False  # the services decide: the scheduler may fill in one of them
+                attributes |= {"handler": handler, **fields}
+        form = type("ScheduleForm", (self.form,), attributes)
+        return super().get_form(request, obj, change, **{"form": form, **kwargs})
 
     def save_model(self, request: HttpRequest, obj: Schedule, form: Any, change: bool) -> None:
         actor = actors.make_user_actor(request.user)
@@ -286,7 +384,10 @@ class ScheduleAdmin(ServiceBackedAdmin):
 
     def result_note(self, action: ObjectAction, results: list[Any]) -> Any:
         jobs = [job for job in results if isinstance(job, Job)]
-        return format_html("{} {}", _now("It made"), link(self.admin_site, Job, jobs[0].pk)) if len(jobs) == 1 else ""
+        return format_html("{} {}", _now("Job:"), link(self.admin_site, Job, jobs[0].pk)) if len(jobs) == 1 else ""
+
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
+        return {"legend": fires.draw_legend()}
 
     def list_version(self) -> str:
         """Return a text that changes with the fires and the due times of schedules."""
@@ -328,15 +429,18 @@ class ScheduleAdmin(ServiceBackedAdmin):
         reason = isolate_text(first_line(schedule.disabled_reason))
         return format_html("{} {}", badge("plain", _now("disabled"), "⊘"), reason)
 
-    @computed_column(_("last 30 fires"))
+    @computed_column(_("last 30 runs"))
     def latest_fires(self, schedule: Schedule) -> SafeString | None:
-        """Return the status and time of the last fire, and a chart of the fires before."""
+        """Return the status and time of the last run, a chart of the runs before, and how many were skipped."""
         if schedule.last_fire_at is None:
             return None
+        skips = schedule.skips_in_a_row
+        note = badge("warn", _now("skipped %d times in a row") % skips, "»") if skips >= MANY_SKIPS else ""
         status = getattr(schedule, "last_status", None)
         shown_status = status_badge(status) if status else ""
         chart = fires.draw_chart(getattr(schedule, "fire_outcomes", ())) or ""
-        return format_html("{} {}<br>{}", shown_status, format_relative_time(schedule.last_fire_at), chart)
+        moment = format_relative_time(schedule.last_fire_at)
+        return format_html("{} {}<br>{} {}", shown_status, moment, chart, note)
 
     @computed_column(_("next"))
     def next_fire(self, schedule: Schedule) -> SafeString | None:
@@ -349,19 +453,23 @@ class ScheduleAdmin(ServiceBackedAdmin):
             notes = [isolate_text(fire.note) for fire in history.preview_schedule(schedule, 1).fires if fire.note]
         except BrokenSchedule:
             notes = []
-        return format_html("{} {}", format_relative_time(schedule.next_fire_at), notes[0] if notes else "")
+        next_run = format_html("{} {}", format_relative_time(schedule.next_fire_at), notes[0] if notes else "")
+        return label_on_phone(_now("next run"), next_run)
 
     def page_context(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
         try:
             rule_preview = preview_schedule(row, UPCOMING_SHOWN)
         except BrokenSchedule as error:
             rule_preview = RulePreview(problem=str(error))
-        fires_url = f"{list_url(self.admin_site, ScheduleFire)}?q={row.pk}"
-        past = history.load_outcomes(history.fires_of(row)[:PAST_SHOWN])
+        fires_url = f"{list_url(self.admin_site, ScheduleFire)}?q=schedule:{row.pk}"
+        past = history.list_runs(row, PAST_SHOWN)
         return {
             "preview": rule_preview,
             "chart": fires.draw_chart(fires.latest_fires([row.pk]).get(row.pk, ())),
-            "past_fires": [(fire, link(self.admin_site, Job, fire.fire.job_id)) for fire in past],
+            "legend": fires.draw_legend(),
+            "skips": row.skips_in_a_row if row.skips_in_a_row >= MANY_SKIPS else 0,
+            "past_runs": [(run, link(self.admin_site, Job, run.job_id, short_id(run.job_id))) for run in past],
+            "rule_class": RULE_CLASS,
             "fires_url": fires_url if len(past) == PAST_SHOWN and self.admin_site.is_registered(ScheduleFire) else "",
         }
 
@@ -373,7 +481,7 @@ class ScheduleAdmin(ServiceBackedAdmin):
         context = {"preview": preview_form(data)}
         if "fragment" in request.GET:
             return TemplateResponse(request, "schedules/preview.html", context)
-        page = {**self.admin_site.each_context(request), "title": _now("Next fires"), "opts": self.opts}
+        page = {**self.admin_site.each_context(request), "title": _now("Next runs"), "opts": self.opts}
         return TemplateResponse(request, "schedules/preview_page.html", {**page, **context})
 
     def get_urls(self) -> list[URLPattern]:
@@ -387,4 +495,8 @@ class ScheduleAdmin(ServiceBackedAdmin):
         if can_edit:
             name = f"admin:{self.opts.app_label}_schedule_preview"
             context["preview_url"] = reverse(name, current_app=self.admin_site.name)
+            context["rule_class"] = RULE_CLASS
+        if obj is None:
+            handler = self._find_handler(request, None)
+            context |= {"types": registry.names(), "job_type": "" if handler is None else handler.name}
         return super().render_change_form(request, context, *args, **kwargs)

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from jobs.management import base
 from schedules.django_q2 import import_schedules
 
-HEADINGS = ("SOURCE", "NAME", "WHEN", "RESULT")
+HEADINGS = ("SOURCE", "NAME", "WHEN", "JOB TYPE", "RESULT")
 
 
 class Command(base.CliCommand):
@@ -40,8 +40,10 @@ class Command(base.CliCommand):
             rows = []
             for row in results:
                 result = f"{row.result}: {row.reason}" if row.reason else row.result
-                rows.append((row.source, row.name, row.when, "; ".join([result, *row.warnings])))
+                rows.append((row.source, row.name, row.when, row.job_type, "; ".join([result, *row.warnings])))
             self.write_table(HEADINGS, rows)
+            for wrapper in {row.wrapper: None for row in results if row.wrapper}:
+                self.stdout.write(f"\n{wrapper}")
             if any(row.result == "made" and row.fires_twice for row in results):
                 self.stderr.write(
                     _("Both schedulers run them until django-q2 is stopped or --disable-source is given.")

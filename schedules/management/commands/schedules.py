@@ -210,7 +210,7 @@ def parse_options(options: dict[str, Any]) -> dict[str, Any]:
         if options[option] in ("0", "0s") and option != "every":
             values[column] = 0
         elif options[option] not in (None, "0", "0s"):
-            values[column] = base.parse_duration(options[option], f"--{option}").total_seconds()
+            values[column] = fields.parse_duration(options[option], f"--{option}").total_seconds()
     for option, column in (("at", "run_at"), ("anchor", "anchor_at")):
         if options[option] is not None:
             values[column] = base.parse_moment(options[option], f"--{option}")

@@ -1,19 +1,16 @@
-// The page is complete without this: its Preview button opens a page. With it, the panel follows what is typed.
+// Without this script, a Preview button opens a page. With it, the panel follows what is typed.
 document.addEventListener("DOMContentLoaded", () => {
   "use strict";
 
   const panel = document.querySelector("#schedule-preview[data-url]");
-  const button = document.querySelector("button[name='_preview']");
-  if (!panel || !button) return;
-  const NAMES = ["cron", "timezone", "every_sec", "anchor_at_0", "anchor_at_1", "run_at_0", "run_at_1"];
+  const form = panel?.closest("form");
+  if (!form) return;
+  const NAMES = ["kind", "cron", "timezone", "every_sec", "anchor_at_0", "anchor_at_1", "run_at_0", "run_at_1"];
   const WAIT_MS = 350;
   let asked = 0;
   let timer;
 
-  const typed = () => {
-    const form = button.form;
-    return new URLSearchParams(NAMES.map((name) => [name, form.elements[name]?.value ?? ""]));
-  };
+  const typed = () => new URLSearchParams(NAMES.map((name) => [name, form.elements[name]?.value ?? ""]));
 
   const show = async () => {
     const mine = ++asked;
@@ -23,7 +20,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       panel.replaceChildren(...document.importNode(page.body, true).childNodes);
     } catch {
-      // What was shown before stays; the button still opens the page.
+      // What was shown before stays.
     }
   };
 
@@ -32,10 +29,6 @@ document.addEventListener("DOMContentLoaded", () => {
     clearTimeout(timer);
     timer = setTimeout(show, WAIT_MS);
   };
-  button.form.addEventListener("input", soon);
-  button.form.addEventListener("change", soon);
-  button.addEventListener("click", (event) => {
-    event.preventDefault();
-    show();
-  });
+  form.addEventListener("input", soon);
+  form.addEventListener("change", soon);
 });
