@@ -79,6 +79,7 @@ def webhooks_create(request: ApiRequest, body: Annotated[EndpointIn, JsonBody()]
     **lookup("webhooks_get", ListedEndpointOut, "Get an endpoint", permissions=VIEW_ENDPOINTS),
 )
 def webhooks_get(request: ApiRequest, endpoint_id: Id) -> HttpResponse:
+    """With the state of its circuit, without its secret."""
     endpoint = services.get(endpoint_id, tenant=request.auth.tenant)
     return etag_response(request, serialize_endpoint(endpoint, request.auth))
 
@@ -163,6 +164,7 @@ def webhooks_resend_failed(
     **lookup("webhook_deliveries_get", DeliveryOut, "Get a delivery", permissions=VIEW_DELIVERIES),
 )
 def webhook_deliveries_get(request: ApiRequest, delivery_id: Id) -> HttpResponse:
+    """With the number of its attempts and the last response."""
     return etag_response(request, serialize_delivery(services.get_delivery(delivery_id, tenant=request.auth.tenant)))
 
 

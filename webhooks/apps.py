@@ -6,6 +6,8 @@ from typing import Any
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
+import jobscheduler.unshadowed  # noqa: F401
+
 
 class WebhooksConfig(AppConfig):
     name = "webhooks"
@@ -24,6 +26,12 @@ class WebhooksConfig(AppConfig):
         maintenance.register_cascade(retention.delete_with)
         maintenance.register_task("webhooks", sender.send_due, thread=sender.Sender)
         maintenance.register_task("webhook tests", retention.delete_old_tests, every_sec=lambda: 3600.0)
+
+    def collect_metrics(self, tenant: str | None) -> Iterator[Any]:
+        """Yield the metrics of one tenant, or of all."""
+        from webhooks.metrics import collect
+
+        return collect(tenant)
 
     def examine(self) -> Iterator[Any]:
         """Yield the findings of `manage.py doctor`."""

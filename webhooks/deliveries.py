@@ -83,7 +83,8 @@ def renew_leases(claimed: Collection[ClaimedDelivery]) -> None:
     """Extend the leases of deliveries in flight. A lease that was lost stays lost."""
     ids, tokens = [delivery.id for delivery in claimed], {delivery.token for delivery in claimed}
     leased = WebhookDelivery.objects.filter(pk__in=ids, lease_token__in=tokens)
-    leased.update(lease_expires_at=from_now(LEASE_SEC))
+    with db.atomic_on_sqlite():
+        leased.update(lease_expires_at=from_now(LEASE_SEC))
 
 
 def record_results(results: Sequence[AttemptResult]) -> None:

@@ -30,6 +30,7 @@ EVENT_OF: dict[EventKey, str] = {
     EventKey(EventKind.SUBMITTED, Status.QUEUED): QUEUED,
     EventKey(EventKind.RELEASED, Status.QUEUED): QUEUED,
     EventKey(EventKind.HANDED_BACK, Status.QUEUED): QUEUED,
+    EventKey(EventKind.SNOOZED, Status.QUEUED): QUEUED,
     EventKey(EventKind.RUNNING, Status.RUNNING): STARTED,
     EventKey(EventKind.COMPLETED, Status.COMPLETED): COMPLETED,
     EventKey(EventKind.FAILED, Status.FAILED): FAILED,

@@ -39,7 +39,9 @@ class EndpointOut(ListedEndpointOut):
 
 
 class DeliveryOut(Out):
-    """One event to one endpoint. Its `id` is the `webhook-id` of every attempt."""
+    """One event to one endpoint, at least once: after a failed attempt there are up to WEBHOOK_MAX_RETRIES (3) more,
+    with growing delays, then it is FAILED and can be resent (DEC-009). Its `id` is the `webhook-id` of every attempt: a
+    receiver knows a repeated event by it."""
 
     id: Id
     endpoint_id: Id

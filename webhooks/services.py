@@ -9,7 +9,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Count, F, Q, QuerySet
@@ -24,7 +24,7 @@ from jobs.ids import min_id_at
 from jobs.models import Action
 from jobs.services import activity
 from jobs.validation import fields
-from webhooks import deliveries, events, payloads, secrets, sender, subscriptions, url_guard
+from webhooks import circuit_breaker, deliveries, events, payloads, secrets, sender, subscriptions, url_guard
 from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, WebhookEndpoint, WebhookMessage
 
 logger = logging.getLogger("webhooks.services")
@@ -35,6 +35,10 @@ BATCH_SIZE = 1000
 
 class EndpointDisabled(Conflict):
     code = "endpoint_disabled"
+
+
+class DeliveryInFlight(Conflict):
+    code = "delivery_in_flight"
 
 
 class TooManyEndpoints(Conflict):
@@ -189,38 +193,70 @@ def count_before_fan_out(job_ids: Sequence[UUID]) -> Counter[UUID]:
     return +counts  # without zeros: messages without subscribers
 
 
+class ResentDeliveries(NamedTuple):
+    """How many deliveries were resent; of these, how many wait until the first of their endpoint is delivered; and how
+    many were skipped: their endpoint is disabled, they are being sent at this moment, or they no longer exist."""
+
+    resent: int
+    waiting: int = 0
+    disabled: int = 0
+    in_flight: int = 0
+    missing: int = 0
+
+
 def resend(delivery_id: UUID | str, *, tenant: str | None = None, actor: Actor = PYTHON) -> WebhookDelivery:
-    """Send a delivery again at once, in any status and with an open circuit: same id and body, all retries again."""
+    """Send a delivery again at once, in any status and with an open circuit: same id and body, all retries again.
+
+    Raise EndpointDisabled, or DeliveryInFlight if it is being sent at this moment.
+    """
     delivery = get_delivery(delivery_id, tenant=tenant)
     with db.atomic():
         endpoint = _lock_enabled(delivery.endpoint_id, tenant)
-        if _requeue([delivery.pk], probes=[delivery.pk]):
-            sent = {"delivery_id": delivery.pk}
-            activity.record(Action.ENDPOINT_RESEND, _to_object(endpoint), actor=actor, after=sent)
+        if not _requeue([delivery.pk], probes=[delivery.pk]):
+            raise DeliveryInFlight(_("This delivery is being sent at this moment; wait for the result."))
+        sent = {"delivery_id": delivery.pk}
+        activity.record(Action.ENDPOINT_RESEND, _to_object(endpoint), actor=actor, after=sent)
     db.after_commit(sender.wake_senders)
     _log_change(endpoint, f"delivery {delivery.pk} resent", actor)
     return get_delivery(delivery.pk)
 
 
-def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor = PYTHON) -> int:
-    """Resend deliveries of enabled endpoints; return their number. The first of each endpoint is sent at once."""
+def resend_many(ids: Sequence[UUID], *, tenant: str | None = None, actor: Actor = PYTHON) -> ResentDeliveries:
+    """Resend deliveries of enabled endpoints. The first of each endpoint is sent at once."""
     with db.atomic():
         enabled = of(tenant).filter(deliveries__in=list(ids), enabled=True).distinct().values_list("pk", flat=True)
         endpoints = of(tenant).filter(pk__in=list(enabled), enabled=True).order_by("pk")
         locked = list(endpoints.select_for_update(no_key=True))
         rows = WebhookDelivery.objects.filter(endpoint_id__in=[endpoint.pk for endpoint in locked]).order_by("pk")
         endpoint_of: dict[UUID, UUID] = {}
+        in_flight = 0
         for start in range(0, len(ids), BATCH_SIZE):
-            endpoint_of |= dict(rows.filter(pk__in=ids[start : start + BATCH_SIZE]).values_list("pk", "endpoint_id"))
+            found = rows.filter(pk__in=ids[start : start + BATCH_SIZE]).select_for_update()
+            for pk, endpoint_id, lease_token in found.values_list("pk", "endpoint_id", "lease_token"):
+                if lease_token is None:
+                    endpoint_of[pk] = endpoint_id
+                else:
+                    in_flight += 1
         first = {endpoint_id: pk for pk, endpoint_id in reversed(endpoint_of.items())}
         resent = _requeue(list(endpoint_of), probes=list(first.values()))
-        counts = Counter(endpoint_of.values())
-        for endpoint in locked if resent else ():
+        counts, waiting = Counter(endpoint_of.values()), 0
+        for endpoint in locked:
+            if not counts[endpoint.pk]:
+                continue
             sent = {"deliveries": counts[endpoint.pk]}
             activity.record(Action.ENDPOINT_RESEND, _to_object(endpoint), actor=actor, after=sent)
+            if _is_suspended(endpoint):
+                waiting += counts[endpoint.pk] - 1
+        existing = deliveries_of(tenant).filter(pk__in=list(ids)).count()
     db.after_commit(sender.wake_senders)
     logger.info("%d webhook deliveries resent by %s", resent, actor)
-    return resent
+    return ResentDeliveries(resent, waiting, existing - resent - in_flight, in_flight, len(set(ids)) - existing)
+
+
+def _is_suspended(endpoint: WebhookEndpoint) -> bool:
+    """Return whether the deliveries of an endpoint wait until one succeeds or its circuit closes."""
+    is_open = endpoint.open_until is not None and endpoint.open_until > clock.now()
+    return is_open or circuit_breaker.is_tripped(endpoint.failures)
 
 
 def resend_failed(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -11,7 +11,7 @@ from django import forms
 from django.db.models import Count, Model, OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
@@ -19,11 +19,12 @@ from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs import actors, clock, db
 from jobs.admin.base import can_view_payload
-from jobs.admin.columns import change_url, column, computed_column, link, list_url
+from jobs.admin.columns import change_url, column, computed_column, label_on_phone, link, list_url
 from jobs.admin.filters import EnabledFilter
 from jobs.admin.formatting import badge, first_line, format_relative_time, isolate_text, name_with_tenant, text_block
 from jobs.admin.forms import validate_with
 from jobs.admin.object_actions import ObjectAction, ServiceBackedAdmin, call_with_key
+from jobs.conf import conf
 from jobs.ids import min_id_at
 from jobs.validation import fields as validation
 from webhooks import services
@@ -33,18 +34,37 @@ from webhooks.url_guard import MAX_URL_LENGTH
 
 APP_LABEL = WebhookEndpoint._meta.app_label
 FORM_FIELDS = ("tenant", "url", "events", "enabled")
-STATE_FIELDS = ("id", "shown_reason", "success", "failures", "open_until", "old_secret_until", "created_at")
+STATE_FIELDS = ("id", "shown_reason", "success", "failures", "suspended", "old_secret_until", "created_at")
+RATE_LABEL = _("delivered, 24 h")
 # Deliveries that a success rate counts: an endpoint may have millions a day.
 RATE_SAMPLE, LIST_RATE_SAMPLE = 1000, 100  # of one endpoint; of each in a list
 
 
 class SuccessRate(NamedTuple):
+    """Of the deliveries that were sent at least once, or failed: how many were delivered."""
+
     delivered: int
-    finished: int
+    sent: int
 
 
 def _format_rate(rate: SuccessRate | None) -> str | None:
-    return None if rate is None else f"{rate.delivered / rate.finished:.0%} ({rate.finished})"
+    if rate is None:
+        return None
+    return _now("%(percent)d %% of %(count)d") % {"percent": 100 * rate.delivered // rate.sent, "count": rate.sent}
+
+
+def _format_listed_rate(rate: SuccessRate | None) -> SafeString | None:
+    return None if rate is None else label_on_phone(_now("delivered"), _format_rate(rate))
+
+
+def _format_suspension(open_until: datetime | None) -> SafeString | None:
+    """Return when an endpoint's suspension ends; None if it is not suspended."""
+    return None if open_until is None or open_until <= clock.now() else format_relative_time(open_until)
+
+
+def _format_events(events: list[Any]) -> SafeString:
+    """Return the names of events, none of which breaks within a word."""
+    return format_html_join(", ", '<bdi class="jc-whole">{}</bdi>', ([str(event)] for event in events))
 
 
 class EndpointForm(forms.ModelForm):
@@ -55,7 +75,7 @@ class EndpointForm(forms.ModelForm):
         label=_("Events"),
         choices=[(name, name) for name in PATTERNS],
         widget=forms.CheckboxSelectMultiple,
-        help_text=_("job.* is all of jobs, * is everything."),
+        help_text=_("job.* matches all events of jobs, * all events."),
     )
 
     class Meta:
@@ -73,23 +93,21 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
     """Secrets are in no form and no list; the path of a URL, often a secret too, requires `view_payload`."""
 
     form = EndpointForm
-    empty_text = _(
-        "Nobody is told of jobs yet. Add the address of a receiver and the events it wants; its secret is shown once."
-    )
+    empty_text = _("No endpoints yet. Add a URL and the events to send; the signing secret is shown once.")
     change_form_template = "webhooks/endpoint_page.html"
     delete_service = staticmethod(services.delete)
     object_actions = (
         ObjectAction(
             "test",
-            pgettext_lazy("verb", "Send a test"),
-            _("Send a test to selected endpoints"),
-            ngettext_lazy("%(count)d test is on its way", "%(count)d tests are on their way", "count"),
+            pgettext_lazy("verb", "Send test"),
+            _("Send test to selected endpoints"),
+            ngettext_lazy("%(count)d test queued", "%(count)d tests queued", "count"),
             f"{APP_LABEL}.test_webhookendpoint",
             call_with_key(services.send_test, with_reason=False),
         ),
         ObjectAction(
             "rotate",
-            pgettext_lazy("verb", "Replace the secret"),
+            pgettext_lazy("verb", "Replace secret"),
             "",
             ngettext_lazy("%(count)d secret replaced", "%(count)d secrets replaced", "count"),
             f"{APP_LABEL}.rotate_webhookendpoint",
@@ -98,14 +116,14 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         ),
         ObjectAction(
             "resend",
-            pgettext_lazy("verb", "Resend all that failed"),
-            _("Resend all that failed, of selected endpoints"),
-            ngettext_lazy("%(count)d endpoint looked through", "%(count)d endpoints looked through", "count"),
+            pgettext_lazy("verb", "Resend failed deliveries"),
+            _("Resend failed deliveries of selected endpoints"),
+            ngettext_lazy("%(count)d endpoint checked", "%(count)d endpoints checked", "count"),
             f"{APP_LABEL}.resend_delivery",
             call_with_key(services.resend_failed, with_reason=False),
         ),
     )
-    list_display = ("shown_url", "shown_events", "shown_state", "success_rate", "failures", "suspended")
+    list_display = ("shown_url", "shown_state", "success_rate", "failures", "suspended", "shown_events")
     list_filter = (EnabledFilter,)
     list_defer = ("secret", "old_secret")
     name_field = "url"
@@ -114,9 +132,9 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
 
     shown_origin = column(_("URL"), "origin", isolate_text)
     whole_url = column(_("URL"), "url", isolate_text)
-    shown_events = column(_("events"), "events", lambda events: isolate_text(", ".join(map(str, events))))
-    success_rate = column(_("received (24 h)"), "rate", _format_rate)
-    suspended = column(_("rests until"), "open_until", format_relative_time)
+    shown_events = column(_("events"), "events", _format_events)
+    success_rate = column(RATE_LABEL, "rate", _format_listed_rate)
+    suspended = column(_("suspended until"), "open_until", _format_suspension)
     shown_reason = column(_("disabled because"), "disabled_reason", text_block)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
@@ -154,7 +172,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         """Return the secret as the response itself: a message would store it in a cookie or session."""
         context = {
             **self.admin_site.each_context(request),
-            "title": _now("The new secret"),
+            "title": _now("New signing secret"),
             "opts": self.opts,
             "endpoint": endpoint,
             "secret": secret,
@@ -168,7 +186,11 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         if action.name == "test" and len(results) == 1:
             return format_html("{} {}", _now("Delivery:"), link(self.admin_site, WebhookDelivery, results[0].pk))
         if action.name == "resend":
-            return ngettext("%d delivery is sent again.", "%d deliveries are sent again.", sum(results)) % sum(results)
+            count = sum(results)
+            note = ngettext("%d delivery queued for resending.", "%d deliveries queued for resending.", count) % count
+            if any(number >= conf.API_BULK_LIMIT for number in results):
+                note += " " + _now("There may be more: resend again for the next %d.") % conf.API_BULK_LIMIT
+            return note
         return ""
 
     def result_page(self, request: HttpRequest, action: ObjectAction, results: list[Any]) -> HttpResponse | None:
@@ -188,21 +210,24 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
     def shown_url(self, endpoint: WebhookEndpoint) -> SafeString:
         return name_with_tenant(first_line(getattr(endpoint, "visible_url", endpoint.origin)), endpoint.tenant)
 
-    @computed_column(_("state"))
+    @computed_column(_("status"))
     def shown_state(self, endpoint: WebhookEndpoint) -> SafeString:
         if endpoint.enabled:
             return badge("good", _now("enabled"), "✓")
         reason = isolate_text(first_line(endpoint.disabled_reason))
         return format_html("{} {}", badge("bad", _now("disabled"), "⊘"), reason)
 
-    @computed_column(_("delivered within 24 hours"))
+    @computed_column(RATE_LABEL)
     def success(self, endpoint: WebhookEndpoint) -> str | None:
         """Return the success rate of the latest deliveries."""
         return _format_rate(success_rates([endpoint.pk], RATE_SAMPLE).get(endpoint.pk))
 
 
 def success_rates(endpoint_ids: Sequence[UUID], limit: int = LIST_RATE_SAMPLE) -> dict[UUID, SuccessRate]:
-    """Count the delivered and the finished among the last `limit` deliveries of each endpoint within a day."""
+    """Count the delivered and the sent among the last `limit` deliveries of each endpoint within a day.
+
+    A failed delivery that is tried again, or was resent, still counts as sent: a resend alone raises no rate.
+    """
     since = min_id_at(clock.now() - timedelta(hours=24))
     own_ids = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk")).order_by("-pk").values("pk")
     endpoints: Any = WebhookEndpoint.objects.filter(pk__in=list(endpoint_ids)).order_by()
@@ -213,7 +238,8 @@ def success_rates(endpoint_ids: Sequence[UUID], limit: int = LIST_RATE_SAMPLE) -
         wanted |= Q(endpoint_id=endpoint_id, pk__gte=max(since, nth_latest) if nth_latest else since)
     if not wanted:
         return {}
-    finished: Any = WebhookDelivery.objects.filter(wanted).exclude(status=DeliveryStatus.PENDING)
+    is_new = Q(status=DeliveryStatus.PENDING, attempts=0)
+    sent: Any = WebhookDelivery.objects.filter(wanted).exclude(is_new)
     delivered = Count("pk", filter=Q(status=DeliveryStatus.DELIVERED))
-    rows = finished.order_by().values_list("endpoint_id").annotate(delivered=delivered, finished=Count("pk"))
+    rows = sent.order_by().values_list("endpoint_id").annotate(delivered=delivered, sent=Count("pk"))
     return {endpoint_id: SuccessRate(*counts) for endpoint_id, *counts in rows}
