@@ -7,6 +7,7 @@ statement the count would be older than the lock, and limits would be exceeded.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -18,6 +19,7 @@ from jobs.engine.selection import SelectionRound, limits
 from jobs.engine.sql.candidates import Filter, find_across_flows
 from jobs.engine.sql.claim import Claim, LeaseRequest, build_served_params, claim_chosen, claim_next
 from jobs.models import Job
+from jobs.policies.concurrency import Limit
 
 __all__ = ["Claim", "Claimer", "ServedJobs", "has_unserved_jobs", "round_to_batch_size"]
 
@@ -31,6 +33,7 @@ class ServedJobs:
     types: tuple[str, ...]
     resources: tuple[str, ...] | None = None
     tenant: str | None = None
+    excluded_resources: tuple[str, ...] = ()
     skip_unserved: bool = False  # unserved jobs may be first in the queue: do not scan over them one by one
 
     def to_filter(self) -> Filter:
@@ -38,6 +41,9 @@ class ServedJobs:
         wanted = _build_in_filter("job_type", self.types)
         if self.resources is not None:
             wanted &= _build_in_filter("resource", self.resources)
+        if self.excluded_resources:
+            excluded = _build_in_filter("resource", self.excluded_resources)
+            wanted &= Filter(f"NOT ({excluded.sql})", excluded.params)
         return wanted if self.tenant is None else wanted & Filter("tenant = %s", [self.tenant])
 
 
@@ -50,6 +56,7 @@ class Claimer:
         self.set_served_jobs(served_jobs)
         self.is_saturated = False  # in the last claim, a limit was full or a job was not admitted
         self.has_denied = False  # in the last claim, a job was not admitted
+        self.next_start_at: float | None = None  # monotonic: when a rate that prevented starts lets the next job start
         self._has_limits = True
         self._cost_in_use = 0  # at the last selection round
 
@@ -57,7 +64,8 @@ class Claimer:
         """Claim these jobs from now on."""
         self.served_jobs = served_jobs
         self.served_params = build_served_params(served_jobs.types, served_jobs.resources, served_jobs.tenant)
-        self._may_be_plain = bool(served_jobs.types) and not served_jobs.skip_unserved and selection.is_plain()
+        is_filtered = served_jobs.skip_unserved or bool(served_jobs.excluded_resources)
+        self._may_be_plain = bool(served_jobs.types) and not is_filtered and selection.is_plain()
 
     @property
     def is_plain(self) -> bool:
@@ -82,11 +90,13 @@ class Claimer:
         with db.atomic_on_sqlite() as connection:
             claims = claim_next(connection, self.served_params, lease_request, slots)
         self.is_saturated = self.has_denied = False
+        self.next_start_at = None
         return claims
 
     def _claim_selected(self, slots: Sequence[int], lease_request: LeaseRequest) -> list[Claim]:
         with db.atomic() as connection:
             selection_round = SelectionRound(connection, self.served_jobs.to_filter())
+            began_at = time.monotonic()
             self._has_limits = bool(selection_round.limits)
             startable = selection_round.count_startable(len(slots)) if self._may_be_plain else None
             if startable is not None:  # any of the first ready jobs can start: they need not be read first
@@ -99,6 +109,9 @@ class Claimer:
                     chosen = _lock_ready(chosen)
                     selection_round.record_decisions(chosen)
                 claims = claim_chosen(connection, chosen, lease_request, slots) if chosen else []
+            selection_round.take_tokens(claims)
+            wait_sec = selection_round.seconds_to_start(self._serves)
+            self.next_start_at = None if wait_sec is None else began_at + wait_sec
             # Other workers may use the capacity that became free.
             if selection_round.cost_in_use < self._cost_in_use and not claims:
                 notifications.notify(notifications.READY)
@@ -106,6 +119,13 @@ class Claimer:
             self.is_saturated = selection_round.is_saturated or (startable is not None and 0 < startable < len(slots))
             self.has_denied = selection_round.has_denied
         return claims
+
+    def _serves(self, limit: Limit) -> bool:
+        """Return whether a limit may apply to jobs of this worker."""
+        served = {"job_type": self.served_jobs.types, "resource": self.served_jobs.resources}
+        served["tenant"] = None if self.served_jobs.tenant is None else (self.served_jobs.tenant,)
+        keys = served.get(limit.scope)
+        return keys is None or limit.key in keys
 
 
 def record_starts(claims: Sequence[Claim]) -> None:

@@ -7,18 +7,21 @@ One job and many jobs take two queries at most: one for retry chains, one for gr
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Max, Min, Q
 
 from jobs import db
+from jobs.engine.sql import to_datetime
 from jobs.models import Gate, GroupMode, Job
-from jobs.models.expressions import sql_literals
-from jobs.states import LIVE, TERMINAL, JobFacts, LatestAttempt, Status, StopMode
+from jobs.models.expressions import SqlLiteral, sql_literals
+from jobs.states import LIVE, TERMINAL, JobFacts, LatestAttempt, Status, StopMode, UniqueUntil
 
 FACT_COLUMNS = (
     *("status", "cancel_requested", "cancel_mode", "dispatched_at", "resolved_at", "retry_of_id", "gate", "not_before"),
-    *("group_id", "group_index"),
+    *("group_id", "group_index", "tenant", "unique_key", "unique_until"),
 )  # the columns of a job that its facts need
 
 
@@ -30,6 +33,7 @@ def gather_facts(job: Job) -> JobFacts:
 def gather_facts_by_id(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
     """Return the facts of jobs that were read just now, by job id. Only a finished job can be superseded."""
     latest = find_latest_attempts([job.pk for job in jobs if job.status in TERMINAL])
+    key_holders = _find_key_holders([job for job in jobs if job.status in TERMINAL])
     blocked = find_blocked_members([job for job in jobs if job.status == Status.PENDING])
     return {
         job.pk: JobFacts(
@@ -42,9 +46,22 @@ def gather_facts_by_id(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
             in_backoff=job.retry_of_id is not None and _is_scheduled(job.gate, job.not_before),
             waits_in_group=job.pk in blocked,
             superseded_by=latest.get(job.pk),
+            key_holder_id=key_holders.get(job.pk),
         )
         for job in jobs
     }
+
+
+def _find_key_holders(jobs: Iterable[Job]) -> dict[UUID, UUID]:
+    """Return the live job with the same unique key, by job id, for each job whose retry would carry that key."""
+    keys = {job.pk: (job.tenant, job.unique_key) for job in jobs if job.unique_until == UniqueUntil.END}
+    if not keys:
+        return {}
+    is_end = Q(unique_until=SqlLiteral(str(UniqueUntil.END)), status__in=sql_literals(sorted(LIVE)))
+    live = Job.objects.filter(is_end, tenant__in={tenant for tenant, _key in keys.values()})
+    rows = live.filter(unique_key__in={key for _tenant, key in keys.values()}).order_by()
+    holders = {(tenant, key): pk for tenant, key, pk in rows.values_list("tenant", "unique_key", "pk")}
+    return {job_id: holders[key] for job_id, key in keys.items() if key in holders}
 
 
 def find_latest_attempts(job_ids: Collection[UUID]) -> dict[UUID, LatestAttempt]:
@@ -94,38 +111,72 @@ FIRST_ATTEMPT = """
 """
 
 
-def find_blocked_members(members: Iterable[Job]) -> set[UUID]:
-    """Return the ids of members that cannot start: a sequential group has one active member at a time, in order.
+class ChainHistory(NamedTuple):
+    """A retry chain up to one of its jobs: when it was submitted, and how many runs it has started."""
 
-    None can start while an action on the group is in progress: it may be about to end them.
+    created_at: datetime
+    runs: int
+
+
+def read_chain_histories(job_ids: Collection[UUID]) -> dict[UUID, ChainHistory]:
+    """Return the retry chain of each job up to that job."""
+    if not job_ids:
+        return {}
+    connection = db.connection()
+    keys = [Job._meta.pk.get_db_prep_value(job_id, connection) for job_id in job_ids]
+    with connection.cursor() as cursor:
+        cursor.execute(CHAIN_HISTORIES.format(ids=", ".join(["%s"] * len(keys))), keys)
+        return {UUID(str(row[0])): ChainHistory(to_datetime(row[1]), row[2]) for row in cursor.fetchall()}
+
+
+# A subquery for each job: for many at once, the planner expects long chains and reads all jobs.
+_CHAIN = """WITH RECURSIVE chain (id, retry_of_id, created_at) AS (
+        SELECT job.id, job.retry_of_id, job.created_at
+        UNION
+        SELECT older.id, older.retry_of_id, older.created_at
+        FROM chain JOIN jobscheduler_job older ON older.id = chain.retry_of_id
+    )"""
+CHAIN_HISTORIES = f"""
+    SELECT job.id,
+           ({_CHAIN} SELECT min(chain.created_at) FROM chain),
+           ({_CHAIN} SELECT count(*) FROM chain JOIN jobscheduler_jobrun run ON run.job_id = chain.id)
+    FROM jobscheduler_job job WHERE job.id IN ({{ids}})
+"""  # noqa: S608 — constants only
+
+
+def find_blocked_members(members: Iterable[Job]) -> set[UUID]:
+    """Return the ids of members that cannot start.
+
+    A sequential group has one active member at a time, in order; the final job of a parallel group waits for all other
+    members. None of them can start while an action on the group is in progress: it may be about to end them.
     """
     members = [job for job in members if job.group_id is not None]
     if not members:
         return set()
-    sequential = Job.objects.filter(group_id__in={job.group_id for job in members}, group__mode=GroupMode.SEQUENTIAL)
-    live = sequential.filter(status__in=sql_literals(sorted(LIVE))).order_by().values("group_id")
+    waits = Q(group__mode=GroupMode.SEQUENTIAL) | Q(group__then_index__in={job.group_index for job in members})
+    siblings = Job.objects.filter(waits, group_id__in={job.group_id for job in members})
+    live = siblings.filter(status__in=sql_literals(sorted(LIVE))).order_by()
     is_active = ~Q(status=Status.PENDING)
-    indexes = {
-        row["group_id"]: (row["first"], row["first_active"], row["last_active"], row["action"])
-        for row in live.annotate(
+    rows = {
+        row["group_id"]: row
+        for row in live.values("group_id", "group__mode", "group__then_index").annotate(
             first=Min("group_index"),
             first_active=Min("group_index", filter=is_active),
             last_active=Max("group_index", filter=is_active),
             action=Max("group__actions"),
         )
     }
-    grouped = [job for job in members if job.group_id in indexes]
-    return {job.pk for job in grouped if _is_blocked(job.group_index, *indexes[job.group_id])}
+    return {job.pk for job in members if job.group_id in rows and _is_blocked(job.group_index, rows[job.group_id])}
 
 
-def _is_blocked(
-    index: int | None, first: int, first_active: int | None, last_active: int | None, action: int | None
-) -> bool:
+def _is_blocked(index: int | None, row: dict[str, Any]) -> bool:
     """Return whether another member is active, an earlier one is not finished, or an action changes the group."""
-    if action is not None:
+    if row["group__mode"] != GroupMode.SEQUENTIAL and index != row["group__then_index"]:
+        return False
+    if row["action"] is not None:
         return True
-    has_active_sibling = first_active is not None and {first_active, last_active} != {index}
-    return has_active_sibling or (index is not None and first < index)
+    has_active_sibling = row["first_active"] is not None and {row["first_active"], row["last_active"]} != {index}
+    return has_active_sibling or (index is not None and row["first"] < index)
 
 
 def _is_scheduled(gate: int, not_before: object) -> bool:

@@ -8,15 +8,19 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
+from django.db.models import F
+
 from jobs import db, notifications, signals
 from jobs.actors import SCHEDULER, Actor
+from jobs.conf import conf
 from jobs.engine import groups
 from jobs.engine.sql.finish import FinishContext, FinishedRow, ResultRow, finish_jobs
 from jobs.engine.transitions import apply_transition, get_job, lock_job, queued_gate, rollup_writer_id
 from jobs.ids import uuid7
-from jobs.models import Job, JobEvent, JobGroup, JobRun
-from jobs.outcomes import Completed, Failed, Skipped
-from jobs.states import STATUS_AFTER_STOP, Cause, EventKind, Status, StopMode
+from jobs.models import Gate, Job, JobEvent, JobGroup, JobRun
+from jobs.models.expressions import from_now
+from jobs.outcomes import Completed, Failed, Skipped, Snoozed
+from jobs.states import SNOOZE_LIMIT_REASON, STATUS_AFTER_STOP, Cause, EventKind, Status, StopMode
 
 STOP_REQUEST_EVENTS = {StopMode.CANCEL: EventKind.CANCEL_REQUESTED, StopMode.PAUSE: EventKind.PAUSE_REQUESTED}
 STOPPED_EVENTS = (EventKind.CANCELLED, EventKind.PAUSED)
@@ -129,6 +133,35 @@ def hand_back(
             _save_artifacts(job, artifacts)
             fields: dict[str, Any] = {"holds_lane": job.lane_id is not None, "gate": queued_gate()}
             apply_transition(job, "hand_back", Status.QUEUED, actor=actor, reason=reason, token=token, **fields)
+        return FinishStatus.DONE
+
+
+def snooze(job_id: UUID, token: UUID, outcome: Snoozed, *, actor: Actor) -> FinishStatus:
+    """Return a job to the queue for the time that its handler names; a job with a stop request is stopped instead.
+
+    One that was snoozed SNOOZE_MAX times fails.
+    """
+    with db.atomic():
+        job = lock_job(job_id)
+        if job.lease_token != token:
+            return _check_replay(job_id, token, {EventKind.SNOOZED, EventKind.FAILED, *STOPPED_EVENTS}, actor)
+        if job.cancel_requested:
+            _stop(job, actor, outcome.artifacts)
+        elif job.snooze_count >= conf.SNOOZE_MAX:
+            texts = (SNOOZE_LIMIT_REASON, SNOOZE_LIMIT_REASON)  # of the run and of the job
+            failed = Failed(*texts, artifacts=outcome.artifacts, retry_in=outcome.retry_in)
+            _finish_locked([to_result_row(JobResult(job_id, token, failed))], actor)
+        else:
+            _save_artifacts(job, outcome.artifacts)
+            fields: dict[str, Any] = {
+                "holds_lane": job.lane_id is not None,
+                "gate": Gate.TIME,
+                "not_before": from_now(outcome.delay_sec),
+                "recheck_at": None,
+                "snooze_count": F("snooze_count") + 1,
+            }
+            event: dict[str, Any] = {"reason": outcome.reason, "data": {"delay_sec": outcome.delay_sec}}
+            apply_transition(job, "snooze", Status.QUEUED, actor=actor, token=token, **event, **fields)
         return FinishStatus.DONE
 
 

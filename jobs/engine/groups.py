@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterable
 from functools import partial
 from uuid import UUID
@@ -45,7 +44,6 @@ logger = logging.getLogger("jobs.engine.groups")
 BATCH_SIZE = 500  # members that one transaction changes
 STOP_BATCH_SIZE = 100  # running members that it requests to stop, each with statements of its own
 BATCHES_PER_CALL = 40
-LONGEST_PAUSE_SEC = 0.05
 
 action_left = threading.Event()  # set when a transaction of this process has left an action to `run_actions`
 
@@ -58,8 +56,7 @@ def on_member_finished(job: Job) -> None:
     group = JobGroup.objects.annotate(has_actions=has_actions).get(pk=job.group_id)
     verb = _decide_on_failure(group, job)
     if verb is not None:
-        reason = PREDECESSOR_REASONS[Status(job.status)]
-        begin_action(group, verb, actor=SCHEDULER, reason=reason, after_index=job.group_index)
+        _end_later_members(group, verb, Status(job.status), after_index=job.group_index)
     elif group.has_actions:
         keep_open(group)
     else:
@@ -112,7 +109,6 @@ def run_actions(group_id: UUID, *, batches: int = BATCHES_PER_CALL, skip_locked:
     for _batch in range(batches):
         if not actions.exists():
             return
-        began_at = time.monotonic()
         with db.atomic():
             locked = JobGroup.objects.select_for_update(no_key=True, skip_locked=skip_locked)
             group = locked.filter(pk=group_id).first()
@@ -120,7 +116,6 @@ def run_actions(group_id: UUID, *, batches: int = BATCHES_PER_CALL, skip_locked:
                 return
             if (action := actions.first()) is not None:
                 _run_saved_batch(group, action)
-        db.let_writers_in(min(time.monotonic() - began_at, LONGEST_PAUSE_SEC))
 
 
 def _run_saved_batch(group: JobGroup, action: GroupAction) -> None:
@@ -178,7 +173,8 @@ def _retry_members(group: JobGroup, action: GroupAction, actor: Actor) -> bool:
     retried = []
     is_sequential = group.mode == GroupMode.SEQUENTIAL
     for job in members:
-        if is_sequential and action.retried is not None and _is_ended_by_predecessor(job):
+        waits_for_others = is_sequential or job.group_index == group.then_index
+        if waits_for_others and action.retried is not None and _is_ended_by_predecessor(job):
             reason = f"place reopened by the retry of {action.retried}"
             spec = build_retry_spec(job, status=Status.PENDING, hold=job.hold)
         elif action.verb == GroupVerb.REOPEN:  # the members after this one ended because of it
@@ -186,7 +182,7 @@ def _retry_members(group: JobGroup, action: GroupAction, actor: Actor) -> bool:
             break
         else:
             reason, action.retried = action.reason, job.pk
-            is_blocked = is_sequential and (bool(specs) or is_blocked_by_sibling(job))
+            is_blocked = waits_for_others and (bool(specs) or is_blocked_by_sibling(job))
             status = Status.PENDING if is_blocked else Status.QUEUED
             spec = build_retry_spec(job, status=status, checkpoint=job.checkpoint)
         action.after_index = job.group_index or 0
@@ -201,15 +197,37 @@ def _retry_members(group: JobGroup, action: GroupAction, actor: Actor) -> bool:
 
 
 def _settle(group: JobGroup) -> None:
-    """Release the next member of a sequence, unless another action waits; close the group after its last member."""
+    """Release the next member, unless another action waits; close the group after its last member.
+
+    A final job for which a failure of the parallel members decides otherwise is ended instead.
+    """
     if group.is_terminal:
         return
-    if group.mode == GroupMode.SEQUENTIAL:
-        following = _pending_members(group).select_for_update(no_key=True).first()
-        if following is not None and not following.hold and not is_blocked_by_sibling(following):
-            reason = "predecessor ended"
+    following = _find_next_member(group)
+    if following is not None:
+        failure = _find_decisive_failure(group) if group.mode == GroupMode.PARALLEL else None
+        if failure is not None:
+            _end_later_members(group, *failure, after_index=(group.then_index or 0) - 1)
+            return  # the end of the final job has settled the group
+        if not following.hold:
+            reason = "predecessor ended" if group.mode == GroupMode.SEQUENTIAL else "all other members ended"
             apply_transition(following, "release", Status.QUEUED, actor=SCHEDULER, reason=reason, gate=queued_gate())
     close_if_done(group)
+
+
+def _find_next_member(group: JobGroup) -> Job | None:
+    """Return the locked PENDING member that no other one blocks: the next of a sequence, or a final job."""
+    is_parallel = group.mode == GroupMode.PARALLEL
+    # Asked first, after the end of every member: it reads two rows, however many members are live.
+    if is_parallel and (group.then_index is None or has_live_members(group, other_than=group.then_index)):
+        return None
+    following = _pending_members(group).select_for_update(no_key=True).first()
+    return None if following is None or is_blocked_by_sibling(following) else following
+
+
+def _end_later_members(group: JobGroup, verb: GroupVerb, status: Status, *, after_index: int | None) -> None:
+    """Cancel or skip the members that wait behind one that ended with this status."""
+    begin_action(group, verb, actor=SCHEDULER, reason=PREDECESSOR_REASONS[status], after_index=after_index)
 
 
 def is_blocked_by_sibling(job: Job) -> bool:
@@ -245,7 +263,12 @@ def recreate_later_members(job: Job, *, actor: Actor) -> None:
         return
     group = JobGroup.objects.get(pk=job.group_id)
     if group.mode == GroupMode.SEQUENTIAL:
-        begin_action(group, GroupVerb.REOPEN, actor=actor, reason="", after_index=job.group_index, retried=job.pk)
+        after_index = job.group_index
+    elif group.then_index is not None:
+        after_index = group.then_index - 1
+    else:
+        return
+    begin_action(group, GroupVerb.REOPEN, actor=actor, reason="", after_index=after_index, retried=job.pk)
 
 
 def is_unsuccessful(job: Job) -> bool:
@@ -265,13 +288,28 @@ def _is_ended_by_predecessor(job: Job) -> bool:
 
 
 def _decide_on_failure(group: JobGroup, job: Job) -> GroupVerb | None:
-    """Return how the members behind this one end; None if they go on."""
+    """Return how the members of a sequence behind this one end; None if they go on."""
     if group.mode != GroupMode.SEQUENTIAL or job.status in SUCCESSFUL:
         return None
     total = Job.objects.filter(group=group).aggregate(n=Count("group_index", distinct=True))["n"]
-    facts = GroupFailureFacts(
-        on_failure=group.on_failure, status=Status(job.status), index=job.group_index or 0, total=total
-    )
+    return _decide(group, Status(job.status), job.group_index or 0, total)
+
+
+def _find_decisive_failure(group: JobGroup) -> tuple[GroupVerb, Status] | None:
+    """Return how the final job of a parallel group ends, and because of which status; None if it starts.
+
+    Decided after the last other member has ended: until then, a retry may replace a failure.
+    """
+    then_index = group.then_index or 0
+    ended = unsuccessful_members(group).filter(group_index__lt=then_index).order_by("group_index")
+    for status, index in ended.exclude(status=Status.SKIPPED).values_list("status", "group_index"):
+        if (verb := _decide(group, Status(status), index or 0, then_index + 1)) is not None:
+            return verb, Status(status)
+    return None
+
+
+def _decide(group: JobGroup, status: Status, index: int, total: int) -> GroupVerb | None:
+    facts = GroupFailureFacts(on_failure=group.on_failure, status=status, index=index, total=total)
     decision = str(conf.policy("GROUP_FAILURE_POLICY").decide(facts))
     if decision == "continue":
         return None
@@ -280,7 +318,7 @@ def _decide_on_failure(group: JobGroup, job: Job) -> GroupVerb | None:
 
 def close_if_done(group: JobGroup) -> None:
     """Set the group's final status and send its signal, if no member is live any more."""
-    if live_members(group).exists():
+    if has_live_members(group):
         keep_open(group)
         return
     status = _final_status(group)
@@ -313,6 +351,12 @@ def _final_status(group: JobGroup) -> GroupStatus:
 
 def _pending_members(group: JobGroup) -> JobQuerySet:
     return live_members(group).filter(status=Status.PENDING).order_by("group_index")
+
+
+def has_live_members(group: JobGroup, *, other_than: int | None = None) -> bool:
+    """Return whether a member has not finished, apart from the one at this index."""
+    indexes = live_members(group).order_by().values_list("group_index", flat=True)
+    return any(index != other_than for index in indexes[:2])
 
 
 def live_members(group: JobGroup) -> JobQuerySet:

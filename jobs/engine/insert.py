@@ -10,25 +10,30 @@ from jobs import db, signals, tracing
 from jobs.actors import Actor
 from jobs.engine.job_spec import JobSpec
 from jobs.engine.sql import insert as sql
-from jobs.engine.sql.insert import InsertedJob
+from jobs.engine.sql.insert import EventData, EventFields, InsertedJob
 
 
-def insert_job(spec: JobSpec, *, actor: Actor, reason: str = "") -> InsertedJob | None:
-    """Insert one job in the caller's transaction; return None if its idempotency key is taken.
+def insert_job(
+    spec: JobSpec, *, actor: Actor, reason: str = "", event_data: EventData | None = None
+) -> InsertedJob | None:
+    """Insert one job in the caller's transaction; return None if its idempotency key or its unique key is taken.
 
-    If another transaction has inserted the same key and not committed yet, the insert waits for it.
+    If another transaction has inserted the same key and not committed yet, the insert waits for it. `event_data` is
+    that of the SUBMITTED event, by job id.
     """
     with _trace_insert([spec]):
-        inserted = sql.insert_job(db.connection(), spec, actor, reason)
+        inserted = sql.insert_job(db.connection(), spec, EventFields(actor, reason, event_data))
     if inserted is not None:
         _signal_after_commit([spec], [inserted.id])
     return inserted
 
 
-def insert_jobs(specs: Sequence[JobSpec], *, actor: Actor, reason: str = "") -> list[UUID]:
-    """Insert jobs in the caller's transaction; return the ids of those whose idempotency key was not taken."""
+def insert_jobs(
+    specs: Sequence[JobSpec], *, actor: Actor, reason: str = "", event_data: EventData | None = None
+) -> list[UUID]:
+    """Insert jobs in the caller's transaction; return the ids of those of which no key was taken."""
     with _trace_insert(specs):
-        ids = sql.insert_jobs(db.connection(), specs, actor, reason)
+        ids = sql.insert_jobs(db.connection(), specs, EventFields(actor, reason, event_data))
     if ids:
         _signal_after_commit(specs, ids)
     return ids

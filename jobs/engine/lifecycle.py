@@ -15,11 +15,11 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.functions import Coalesce, Now
 
-from jobs import db
+from jobs import clock, db
 from jobs.actors import Actor
 from jobs.engine import groups
 from jobs.engine.insert import insert_job
-from jobs.engine.job_spec import build_retry_spec
+from jobs.engine.job_spec import NO_DEADLINE, build_retry_spec
 from jobs.engine.promoter import mark_dirty
 from jobs.engine.transitions import (
     add_event,
@@ -32,12 +32,20 @@ from jobs.engine.transitions import (
     require_allowed,
     wrong_state,
 )
-from jobs.errors import NotFound, WrongState
+from jobs.errors import NotFound, UniqueKeyTaken, WrongState
 from jobs.models import Gate, GroupVerb, Job, JobGroup, JobRun
 from jobs.models.expressions import from_now, sql_literals
 from jobs.process_identity import beat_fields
 from jobs.redaction import redact
-from jobs.states import ALWAYS_EDITABLE_FIELDS, DEFAULT_PAUSE_REASON, TERMINAL, EventKind, Status, StopMode
+from jobs.states import (
+    ADMITTED_REASON,
+    ALWAYS_EDITABLE_FIELDS,
+    DEFAULT_PAUSE_REASON,
+    TERMINAL,
+    EventKind,
+    Status,
+    StopMode,
+)
 from jobs.validation.sanitize import sanitize_text
 
 
@@ -91,7 +99,8 @@ def resume(job_id: UUID, *, actor: Actor, reason: str = "") -> Job:
 def retry(job_id: UUID, *, actor: Actor, reason: str = "", fresh: bool = False) -> tuple[Job, bool]:
     """Retry the latest attempt of the job's retry chain. Return the retry, and whether it was created now.
 
-    `job_id` names any job of the chain. A latest attempt that waits for its backoff is started at once instead.
+    `job_id` names any job of the chain. A latest attempt that waits for its backoff is started at once instead. A
+    deadline that has passed is dropped.
     """
     with db.atomic():
         job = latest = lock_job(job_id)
@@ -100,8 +109,11 @@ def retry(job_id: UUID, *, actor: Actor, reason: str = "", fresh: bool = False) 
         require_allowed(job, "retry")
         if latest.status in TERMINAL:
             return _create_retry(latest, actor=actor, reason=reason, fresh=fresh), True
-        Job.objects.filter(pk=latest.pk, status=Status.QUEUED).update(not_before=None)
-        data = describe_changes(latest, {"not_before": None})
+        changes: dict[str, Any] = {"not_before": None}
+        if latest.deadline_at is not None and latest.deadline_at <= clock.now():
+            changes |= NO_DEADLINE
+        Job.objects.filter(pk=latest.pk, status=Status.QUEUED).update(**changes)
+        data = describe_changes(latest, changes)
         add_event(latest, EventKind.UPDATED, actor=actor, reason=reason or "retried at once", data=data)
         recompute_gate(latest)
         return get_job(latest.pk), False
@@ -133,13 +145,15 @@ def offer(job: Job, *, actor: Actor, reserve_sec: float) -> Job:
         raise wrong_state(job, "offer")
     fields = {"reserved_until": from_now(reserve_sec), "holds_lane": job.lane_id is not None, "recheck_at": None}
     dispatched_at = Coalesce("dispatched_at", Now())  # never rewritten: SQLite would format the same time differently
-    return apply_transition(job, "offer", Status.DISPATCHING, actor=actor, dispatched_at=dispatched_at, **fields)
+    event: dict[str, Any] = {"actor": actor, "reason": ADMITTED_REASON}
+    return apply_transition(job, "offer", Status.DISPATCHING, **event, dispatched_at=dispatched_at, **fields)
 
 
 def start(
     job_id: UUID, *, actor: Actor, owner: str, token: UUID, lease_sec: float, data: dict[str, Any] | None = None
 ) -> Job:
     """Start a job that was offered to a remote worker. The event records the lease token, and `data` of the worker."""
+    data = {**(data or {}), "lease_id": str(token)}
     with db.atomic():
         job = lock_job(job_id)
         lease = {"lease_owner": owner, "lease_token": token, "lease_expires_at": from_now(lease_sec)}
@@ -276,7 +290,9 @@ def _create_retry(job: Job, *, actor: Actor, reason: str, fresh: bool = False, p
     if job.holds_lane:
         Job.objects.filter(pk=job.pk).update(holds_lane=False)
     add_event(job, EventKind.RETRY_CREATED, actor=actor, reason=reason, data={"retried_by": str(spec.id)})
-    insert_job(spec, actor=actor, reason=reason or f"retry of {job.pk}")
+    if insert_job(spec, actor=actor, reason=reason or f"retry of {job.pk}") is None:  # its unique key was taken since
+        require_allowed(job, "retry")
+        raise UniqueKeyTaken(f"The unique key of job {job.pk} is in use; try again.")
     groups.recreate_later_members(job, actor=actor)
     groups.run_actions_after_commit(job.group_id)
     return get_job(spec.id)

@@ -122,7 +122,7 @@ def _set_position(job: Job, position: int, actor: Actor, reason: str) -> Job:
     if position == job.position:
         return job
     Job.objects.filter(pk=job.pk).update(position=position)
-    data = {"from": job.position, "to": position}
+    data = {"from": str(job.position), "to": str(position)}  # as in the serialized job
     add_event(job, EventKind.MOVED, actor=actor, reason=reason, data=data)
     mark_dirty(job.lane_id)
     notifications.notify(notifications.READY)

@@ -5,6 +5,7 @@ The public actions are in `lifecycle`, `finish` and `groups`.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -21,7 +22,9 @@ from jobs.engine.facts import gather_facts
 from jobs.engine.promoter import mark_dirty
 from jobs.engine.sql.finish import add_to_rollup
 from jobs.engine.sql.groups import finish_waiting_jobs
+from jobs.engine.sql.waiters import notify_waiters
 from jobs.errors import Conflict, NotFound
+from jobs.log_formats import batch_fields, job_fields
 from jobs.models import Gate, Job, JobEvent, JobGroup, JobRun
 from jobs.states import (
     TERMINAL,
@@ -33,6 +36,9 @@ from jobs.states import (
     find_transition,
     refusal,
 )
+
+logger = logging.getLogger("jobs.engine.transitions")
+NAMES_IN_LINE = 10
 
 
 def get_job(job_id: UUID) -> Job:
@@ -95,7 +101,10 @@ def apply_transition(
     if is_finished:
         JobRun.objects.open().filter(job_id=job.pk).update(status=target, finished_at=Now(), error=reason)
         add_to_rollup(db.connection(), [job.pk], rollup_writer_id())
+        notify_waiters(db.connection(), [job.pk])
     add_event(job, transition.event, actor=actor, target=target, reason=reason, data=data, token=token)
+    if is_finished or target == Status.PAUSED or transition.event in (EventKind.HANDED_BACK, EventKind.SNOOZED):
+        log_after_commit([(job.pk, job.job_type)], transition.event, actor=actor, reason=reason)
     mark_dirty(job.lane_id)
     if target == Status.QUEUED:
         notifications.notify(notifications.READY)
@@ -104,6 +113,18 @@ def apply_transition(
     elif is_finished:
         signals.send_after_commit(finished=[signals.FinishedJob(job.pk, job.job_type, job.tenant, str(target), reason)])
     return get_job(job.pk)
+
+
+def log_after_commit(jobs: Sequence[tuple[UUID, str]], kind: EventKind, *, actor: Actor, reason: str) -> None:
+    """Log the end of jobs, given by id and type, in one line after the commit: cancelled, by this actor, say."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    names = ", ".join(f"{job_id} ({job_type})" for job_id, job_type in jobs[:NAMES_IN_LINE])
+    hidden = f" and {len(jobs) - NAMES_IN_LINE} more" if len(jobs) > NAMES_IN_LINE else ""
+    subject = f"job {names}" if len(jobs) == 1 else f"{len(jobs)} jobs, {names}{hidden}"
+    fields = job_fields(*jobs[0]) if len(jobs) == 1 else batch_fields(jobs)
+    arguments = (subject, kind.lower().replace("_", " "), actor, f": {reason}" if reason else "")
+    db.after_commit(lambda: logger.info("%s: %s (%s)%s", *arguments, extra=fields))
 
 
 class WaitingMember(NamedTuple):
@@ -129,6 +150,8 @@ def finish_waiting_members(
     connection, job_ids = db.connection(), [job.id for job in jobs]
     finish_waiting_jobs(connection, job_ids, kind=kind, status=target, reason=reason, actor=actor)
     add_to_rollup(connection, job_ids, rollup_writer_id())
+    notify_waiters(connection, job_ids)
+    log_after_commit([(job.id, job.job_type) for job in jobs], kind, actor=actor, reason=reason)
     mark_dirty(*(job.lane_id for job in jobs))
     signals.send_after_commit(
         finished=(signals.FinishedJob(job.id, job.job_type, job.tenant, str(target), reason) for job in jobs)

@@ -2,24 +2,59 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from django.db.models import OuterRef, Q, Subquery
 from django.db.models.functions import Now
+from django.utils import timezone
 
 from jobs.conf import conf
 from jobs.errors import NotFound
 from jobs.models import ConcurrencyLimit, Gate, GroupMode, Job, JobEvent, Lease, LeaseKind, Target, Worker, WorkerState
 from jobs.models.expressions import sql_literals
 from jobs.policies.concurrency import Flow, InUse, Limit
-from jobs.services import remote
+from jobs.process_identity import ProcessIdentity
+from jobs.rates import make_buckets
+from jobs.services import admission, remote
 from jobs.states import LIVE, EventKind, Status
 from jobs.stats import queries
+from jobs.stats.queries import ActiveJobs
 
-EVENT_KINDS = (EventKind.SUBMITTED, EventKind.HELD, EventKind.PAUSED, EventKind.DENIED, EventKind.ADMITTED)
+EVENT_KINDS = (EventKind.HELD, EventKind.PAUSED, EventKind.DENIED)
+
+
+@dataclass
+class QueueFacts:
+    """The limits in force, what is active, direct calls that wait for a slot, and the workers.
+
+    `workers` claim jobs; `draining` ones finish what they run, and claim no more.
+    """
+
+    limits: list[ConcurrencyLimit] = field(default_factory=list)
+    active: list[ActiveJobs] = field(default_factory=list)
+    calls: list[Lease] = field(default_factory=list)
+    workers: list[Worker] = field(default_factory=list)
+    draining: list[Worker] = field(default_factory=list)
+
+    @cached_property
+    def in_use(self) -> InUse:
+        return InUse((active.flow, active.jobs) for active in self.active)
+
+    @cached_property
+    def _busy(self) -> Counter[str]:
+        busy: Counter[str] = Counter()
+        for active in self.active:
+            busy[active.process] += active.jobs
+        return busy
+
+    def count_busy(self, worker: Worker) -> int:
+        """Count the jobs that a worker runs. Its row has the number of its last heartbeat."""
+        return self._busy[get_process_key(worker)]
 
 
 @dataclass
@@ -31,8 +66,8 @@ class Facts:
     predecessor: Job | None = None
     target: Target | None = None
     lane: list[Job] = field(default_factory=list)  # the job that holds the lane, then the first one that waits in it
-    limits: list[ConcurrencyLimit] = field(default_factory=list)
-    in_use: InUse = field(default_factory=InUse)
+    queue: QueueFacts = field(default_factory=lambda: QueueFacts())
+    limits: list[ConcurrencyLimit] = field(default_factory=list)  # those that it is under
     reservations: list[Lease] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)  # those that can run it
     has_recent_poller: bool = True  # whether a remote worker polls for it, if it is a remote job
@@ -43,7 +78,26 @@ class Facts:
 
     @property
     def slots(self) -> int:
+        """Return the slots of the workers that can run the job, without stuck ones."""
         return sum(max(worker.slots - worker.stuck, 0) for worker in self.workers)
+
+    @property
+    def free_slots(self) -> int:
+        return sum(max(worker.slots - worker.stuck - self.queue.count_busy(worker), 0) for worker in self.workers)
+
+    @property
+    def is_denied(self) -> bool:
+        """Return whether admission denied the job when it was last asked, and has not admitted it since."""
+        is_rechecked = self.job.recheck_at is not None and self.job.gate != Gate.TIME  # else an offer has expired
+        return is_rechecked and not admission.has_open_policy()
+
+    def load_queue(self, queue: QueueFacts) -> None:
+        """Choose what applies to the job."""
+        self.queue = queue
+        self.limits = [limit for limit in queue.limits if limit.key == self.flow.key(limit.scope)]
+        self.reservations = [lease for lease in queue.calls if self.has_common_limit(lease)]
+        if not self.job.remote:
+            self.workers = [worker for worker in queue.workers if can_run(worker, self.flow)]
 
     def is_visible(self, tenant: str) -> bool:
         """Return whether the viewer sees what belongs to this tenant."""
@@ -72,34 +126,53 @@ def load_facts(job_id: UUID, viewer_tenant: str | None = None) -> Facts:
     if job.lane_id is not None:
         facts.target = job.lane  # None until the promoter has created the row
         facts.lane = _list_lane(job)
-    facts.limits = [limit for limit in list_limits_in_force() if limit.key == facts.flow.key(limit.scope)]
-    facts.in_use = queries.count_in_use()
-    facts.reservations = [lease for lease in list_waiting_calls() if facts.has_common_limit(lease)]
+    facts.load_queue(load_queue())
     if job.remote:
         facts.has_recent_poller = remote.has_recent_poller(job)
-    else:
-        facts.workers = [worker for worker in list_running_workers() if can_run(worker, job)]
     return facts
 
 
-def can_run(worker: Worker, job: Job) -> bool:
-    """Return whether a worker serves the type, the resource and the tenant of a job."""
+def load_queue() -> QueueFacts:
+    """Read what all waiting jobs share."""
+    claiming, draining = list_workers()
+    return QueueFacts(_list_limits_in_force(), queries.list_active_jobs(), _list_waiting_calls(), claiming, draining)
+
+
+def list_workers() -> tuple[list[Worker], list[Worker]]:
+    """Return the workers that claim jobs, and those that only finish what they run; both with recent heartbeats."""
+    last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
+    workers = list(Worker.objects.filter(heartbeat_at__gt=last_lease).exclude(state=WorkerState.STOPPED))
+    claiming = [worker for worker in workers if worker.state == WorkerState.RUNNING and not worker.request]
+    return claiming, [worker for worker in workers if worker not in claiming]
+
+
+def can_run(worker: Worker, flow: Flow) -> bool:
+    """Return whether a worker serves the type, the resource and the tenant of a flow."""
     serves = worker.serves
     resources, tenant = serves.get("resources"), serves.get("tenant")
     return (
-        job.job_type in serves.get("types", ())
-        and (resources is None or job.resource in resources)
-        and (tenant is None or tenant == job.tenant)
+        flow.job_type in serves.get("types", ())
+        and (resources is None or flow.resource in resources)
+        and flow.resource not in serves.get("excluded_resources", ())
+        and (tenant is None or tenant == flow.tenant)
     )
 
 
-def to_limit(row: ConcurrencyLimit) -> Limit:
-    return Limit(row.scope, row.key, row.max, row.paused)
+def get_process_key(worker: Worker) -> str:
+    host = (worker.host, worker.boot_id, worker.pid_namespace)
+    return ProcessIdentity(worker.name, *host, worker.pid, worker.pid_started).process_key
+
+
+def to_limit(row: ConcurrencyLimit, now: datetime | None = None) -> Limit:
+    """Return the limit of a row, with the buckets of its rates as they are now."""
+    return Limit(row.scope, row.key, row.max, row.paused, buckets=make_buckets(row, now or timezone.now()))
 
 
 def _find_predecessor(job: Job) -> Job | None:
     """Return the job of its group that it waits for: the first unfinished one before it, or a later active one."""
-    if job.group is None or job.group.mode != GroupMode.SEQUENTIAL:
+    if job.group is None:
+        return None
+    if job.group.mode != GroupMode.SEQUENTIAL and job.group_index != job.group.then_index:
         return None
     others = _jobs().filter(group_id=job.group_id, status__in=sql_literals(sorted(LIVE))).exclude(pk=job.pk)
     predecessors = others.filter(Q(group_index__lt=job.group_index) | ~Q(status=Status.PENDING))
@@ -117,22 +190,14 @@ _HOLDER = _OF_LANE.filter(holds_lane=True).order_by("-pk").values("pk")[:1]
 _HEAD = _OF_LANE.filter(gate__in=sql_literals([Gate.LANE, Gate.READY])).in_dispatch_order().values("pk")[:1]
 
 
-def list_limits_in_force() -> list[ConcurrencyLimit]:
-    rows = ConcurrencyLimit.objects.filter(Q(max__isnull=False) | Q(paused=True))
-    return list(rows.order_by("pk"))
+def _list_limits_in_force() -> list[ConcurrencyLimit]:
+    return list(ConcurrencyLimit.objects.in_force().order_by("pk"))
 
 
-def list_waiting_calls() -> list[Lease]:
+def _list_waiting_calls() -> list[Lease]:
     """Return the reservations of direct calls that wait for a slot."""
     waiting = Lease.objects.filter(ended_at__isnull=True, granted_at__isnull=True)
     return list(waiting.filter(kind=LeaseKind.DIRECT, expires_at__gt=Now()).order_by("pk")[:100])
-
-
-def list_running_workers() -> list[Worker]:
-    """Return the workers that claim jobs: running, with recent heartbeats, not asked to stop."""
-    last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
-    rows = Worker.objects.filter(heartbeat_at__gt=last_lease, state=WorkerState.RUNNING, request="")
-    return list(rows)
 
 
 def _jobs() -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db.migrations.operations.base import Operation
 
-from jobs import triggers
+from jobs import db, triggers
 
 
 class VendorSQL(Operation):
@@ -60,6 +60,30 @@ class InstallTriggers(Operation):
     def _run(self, app_label: str, schema_editor: Any, change: Callable[[str, Any], None]) -> None:
         if self.allow_migrate_model(schema_editor.connection.alias, _model(app_label)):
             change(app_label, schema_editor.connection)
+
+
+class RemoveTriggers(Operation):
+    """Remove all triggers on SQLite, where they prevent that a table is recreated; they are installed after the run.
+
+    `jobs.triggers` removes them before a run, but an earlier migration of the same run may have installed them.
+    """
+
+    reduces_to_sql = False
+    reversible = True
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        return None
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        connection = schema_editor.connection
+        if self.allow_migrate_model(connection.alias, _model(app_label)) and db.recreates_tables(connection):
+            triggers.remove_all_triggers(connection)
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        return None  # a run that goes back installs none
+
+    def describe(self) -> str:
+        return "Remove triggers"
 
 
 def _model(app_label: str) -> Any:

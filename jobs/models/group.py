@@ -43,7 +43,10 @@ class JobGroup(models.Model):
     mode = models.CharField(_("mode"), max_length=10, choices=GroupMode.choices, default=GroupMode.PARALLEL)
     on_failure = models.CharField(_("on failure"), max_length=8, choices=FailureMode.choices, default=FailureMode.STOP)
     status = models.CharField(_("status"), max_length=9, choices=GroupStatus.choices, default=GroupStatus.PENDING)
-    cancel_requested = models.BooleanField(_("cancelled by a person"), default=False)
+    cancel_requested = models.BooleanField(_("cancelled manually"), default=False)
+    then_index = models.IntegerField(
+        _("place of the final job"), null=True, blank=True, help_text=_("It starts after all other jobs have finished.")
+    )
     round = models.IntegerField(_("round"), default=1, help_text=_("How often it was opened."))
     created_at = models.DateTimeField(_("created"), db_default=Now())
     finished_at = models.DateTimeField(_("finished"), null=True, blank=True)
@@ -73,6 +76,11 @@ class JobGroup(models.Model):
     @property
     def is_terminal(self) -> bool:
         return self.status not in OPEN_GROUP_STATUSES
+
+    @property
+    def uses_on_failure(self) -> bool:
+        """Whether a failed member decides about others: in a parallel group, only a final job waits for others."""
+        return self.mode == GroupMode.SEQUENTIAL or self.then_index is not None
 
 
 class GroupVerb(models.TextChoices):
@@ -120,7 +128,7 @@ class JobTemplate(models.Model):
         _("overridable params"),
         null=True,
         blank=True,
-        help_text=_("Params that a run may set. Empty: all, or none if the template contains a secret."),
+        help_text=_("Params that a run may set. By default all, or none if the template contains a secret."),
     )
     retry_policy = models.JSONField(_("retry policy"), default=dict, blank=True)
     priority = models.SmallIntegerField(_("priority"), null=True, blank=True, validators=PRIORITY_VALIDATORS)

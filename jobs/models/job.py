@@ -7,14 +7,14 @@ from typing import Any
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Coalesce, Now
+from django.db.models.functions import Cast, Coalesce, Now, Right
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
 from jobs.models.expressions import SqlLiteral, sql_literals
 from jobs.models.routing import RoutedManager
-from jobs.states import ACTIVE, LIVE, RUN_STATUSES, TERMINAL, Status, StopMode
+from jobs.states import ACTIVE, LIVE, RUN_STATUSES, TERMINAL, Status, StopMode, UniqueUntil
 
 STATUS_LABELS = {
     Status.PENDING: pgettext_lazy("job status", "Pending"),
@@ -43,7 +43,12 @@ STOP_CHOICES = [
     (str(StopMode.CANCEL), pgettext_lazy("stop request", "Cancel")),
     (str(StopMode.PAUSE), pgettext_lazy("stop request", "Pause")),
 ]
+UNTIL_CHOICES = [
+    (str(UniqueUntil.START), pgettext_lazy("how long a job is the only one", "its start")),
+    (str(UniqueUntil.END), pgettext_lazy("how long a job is the only one", "its end")),
+]
 PRIORITY_VALIDATORS = [MinValueValidator(0), MaxValueValidator(100)]
+ID_TAIL = Right(Cast("id", models.TextField()), 12)  # what lists show of an id
 RARE_STATUSES = [str(s) for s in (Status.CANCELLED, Status.FAILED, Status.PAUSED, Status.PENDING, Status.SKIPPED)]
 DISPATCH_ORDER = ("-priority", "position", "created_at", "id")
 
@@ -136,7 +141,7 @@ class Job(models.Model):
     status = models.CharField(_("status"), max_length=11, choices=STATUS_CHOICES)
     status_reason = models.TextField(_("reason"), default="", blank=True)
     gate = models.SmallIntegerField(_("gate"), choices=Gate.choices, default=Gate.CLOSED)
-    hold = models.BooleanField(_("held by a person"), default=False)
+    hold = models.BooleanField(_("on hold"), default=False)
     holds_lane = models.BooleanField(_("holds its lane"), default=False)
     cancel_requested = models.BooleanField(_("stop requested"), default=False)
     cancel_mode = models.CharField(_("stop mode"), max_length=6, choices=STOP_CHOICES, default="", blank=True)
@@ -161,6 +166,7 @@ class Job(models.Model):
     attempt = models.IntegerField(_("attempt"), default=1)
     max_retries = models.IntegerField(_("maximum retries"), default=3)
     retry_policy = models.JSONField(_("retry policy"), default=dict, blank=True)
+    snooze_count = models.IntegerField(_("times snoozed"), default=0, db_default=0)
     resolved_at = models.DateTimeField(_("resolved"), null=True, blank=True)
     group = models.ForeignKey(
         "JobGroup", models.PROTECT, null=True, blank=True, db_index=False, related_name="jobs", verbose_name=_("group")
@@ -175,9 +181,12 @@ class Job(models.Model):
         related_name="jobs",
         verbose_name=_("schedule"),
     )
-    fire_time = models.DateTimeField(_("fire time"), null=True, blank=True)
+    fire_time = models.DateTimeField(_("due time"), null=True, blank=True)
     idempotency_key = models.CharField(_("idempotency key"), max_length=255, null=True, blank=True)
     idempotency_hash = models.CharField(max_length=64, default="", blank=True, editable=False)
+    unique_key = models.CharField(_("unique key"), max_length=255, null=True, blank=True)
+    unique_until = models.CharField(_("unique until"), max_length=5, choices=UNTIL_CHOICES, null=True, blank=True)
+    context = models.JSONField(null=True, blank=True, editable=False)  # for HANDLER_WRAPPER, from JOB_CONTEXT
     traceparent = models.CharField(max_length=55, null=True, blank=True, editable=False)  # of the submitting request
 
     objects = RoutedManager.from_queryset(JobQuerySet)()
@@ -196,6 +205,7 @@ class Job(models.Model):
             ("release_job", _("Can release held jobs")),
             ("reorder_job", _("Can reorder the queue")),
             ("view_payload", _("Can see params, artifacts and logs")),
+            ("view_diagnostics", _("Can see the lists under Diagnostics in the navigation")),
         ]
         indexes = [
             models.Index(fields=DISPATCH_ORDER, condition=Q(gate=Gate.READY, remote=False), name="job_order"),
@@ -232,13 +242,14 @@ class Job(models.Model):
             models.Index(fields=("status", "id"), condition=Q(status__in=RARE_STATUSES), name="job_of_rare_status"),
             models.Index(
                 fields=("deadline_at",),
-                condition=Q(time_sensitive=True, status__in=[str(Status.PENDING), str(Status.QUEUED)]),
+                condition=Q(deadline_at__isnull=False, status__in=[str(Status.PENDING), str(Status.QUEUED)]),
                 name="job_deadline",
             ),
             models.Index(fields=("template",), condition=Q(template__isnull=False), name="job_template"),
             models.Index(fields=("target", "id"), condition=Q(target__isnull=False), name="job_of_target"),
             # It costs nothing with one tenant; the default tenant uses the primary key.
             models.Index(fields=("tenant", "id"), condition=~Q(tenant="default"), name="job_of_tenant"),
+            models.Index(ID_TAIL, name="job_id_tail"),
         ]
         constraints = [
             models.CheckConstraint(name="job_status_known", condition=Q(status__in=[str(s) for s in Status])),
@@ -309,6 +320,26 @@ class Job(models.Model):
                 condition=Q(idempotency_key__isnull=False),
                 name="job_idempotency_key",
             ),
+            # A job that was handed back has been dispatched: it may wait beside the next one of its key.
+            models.UniqueConstraint(
+                fields=("tenant", "unique_key"),
+                condition=Q(unique_until=str(UniqueUntil.START), dispatched_at__isnull=True, status__in=sorted(LIVE)),
+                name="job_unique_until_start",
+            ),
+            models.UniqueConstraint(
+                fields=("tenant", "unique_key"),
+                condition=Q(unique_until=str(UniqueUntil.END), status__in=sorted(LIVE)),
+                name="job_unique_until_end",
+            ),
+            models.CheckConstraint(
+                name="job_unique_key_and_until",
+                condition=Q(unique_key__isnull=True, unique_until__isnull=True)
+                | Q(
+                    unique_key__isnull=False,
+                    unique_until__isnull=False,
+                    unique_until__in=[str(until) for until in UniqueUntil],
+                ),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -317,6 +348,14 @@ class Job(models.Model):
     @property
     def is_terminal(self) -> bool:
         return self.status in TERMINAL
+
+    @property
+    def latest(self) -> Job:
+        """The latest attempt of the retry chain, read now: the job that `enqueue` returned is the first one."""
+        job = Job.objects.get(pk=self.pk)
+        while (retry := Job.objects.filter(retry_of_id=job.pk).first()) is not None:
+            job = retry
+        return job
 
     @property
     def blocks_target(self) -> bool:
@@ -330,6 +369,26 @@ class Job(models.Model):
         A retry is inserted in the transaction of the failure, so the last job of a chain will not be retried.
         """
         return self.status == Status.FAILED and not hasattr(self, "retried_by")
+
+
+class JobTag(models.Model):
+    """One tag of one job, for searches. Triggers keep these rows equal to the column `tags`: see jobs.invariants."""
+
+    job = models.ForeignKey(
+        Job, models.DO_NOTHING, db_constraint=False, db_index=False, related_name="+", verbose_name=_("job")
+    )
+    tag = models.CharField(_("tag"), max_length=64)
+
+    objects = RoutedManager()
+
+    class Meta:
+        db_table = "jobscheduler_jobtag"
+        verbose_name = _("tag of a job")
+        verbose_name_plural = _("tags of jobs")
+        constraints = [models.UniqueConstraint(fields=("tag", "job"), name="jobtag_key")]
+
+    def __str__(self) -> str:
+        return f"{self.tag} {self.job_id}"
 
 
 class JobRunQuerySet(models.QuerySet["JobRun"]):

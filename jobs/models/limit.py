@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from jobs.conf import LimitValues
 from jobs.ids import uuid7
 from jobs.models.routing import RoutedManager
 
@@ -20,26 +21,42 @@ class LimitScope(models.TextChoices):
     ADDON = "addon", pgettext_lazy("limit scope", "Addon")
 
 
+class LimitQuerySet(models.QuerySet["ConcurrencyLimit"]):
+    def in_force(self) -> LimitQuerySet:
+        """Return the limits that may prevent a start: with a maximum, paused, or with a rate."""
+        return self.filter(Q(max__isnull=False) | Q(paused=True) | ~Q(rate="") | ~Q(token_rate=""))
+
+
 class ConcurrencyLimit(models.Model):
-    """A limit, locked by a claim before it counts. Without an override the maximum comes from the settings."""
+    """A limit, locked by a claim before it counts. Without an override its values come from the settings."""
 
     scope = models.CharField(_("scope"), max_length=8, choices=LimitScope.choices)
     key = models.CharField(_("key"), max_length=200, default="", blank=True)
     overridden = models.BooleanField(_("overrides the settings"), default=True)
-    max = models.IntegerField(_("maximum"), null=True, blank=True, help_text=_("Empty: unlimited."))
+    max = models.IntegerField(_("maximum"), null=True, blank=True, help_text=_("Default: unlimited"))
     paused = models.BooleanField(_("paused"), default=False)
     paused_by = models.CharField(_("paused by"), max_length=300, default="", blank=True)
     paused_at = models.DateTimeField(_("paused since"), null=True, blank=True)
     reason = models.TextField(_("reason"), default="", blank=True)
+    rate = models.CharField(_("rate"), max_length=20, default="", blank=True)
+    token_rate = models.CharField(_("token rate"), max_length=20, default="", blank=True)
+    burst = models.IntegerField(_("burst"), null=True, blank=True)
+    # the buckets of the rates, as of `bucket_at`; None: full. Written by claims, see `jobs.rates`
+    rate_level = models.FloatField(null=True, blank=True, editable=False)
+    token_level = models.FloatField(null=True, blank=True, editable=False)
+    bucket_at = models.DateTimeField(null=True, blank=True, editable=False)
 
-    objects = RoutedManager()
+    objects = RoutedManager.from_queryset(LimitQuerySet)()
 
     class Meta:
         db_table = "jobscheduler_concurrencylimit"
         verbose_name = _("concurrency limit")
         verbose_name_plural = _("concurrency limits")
         ordering = ("scope", "key")
-        permissions = [("change_limits", _("Can set and pause limits"))]
+        permissions = [
+            ("change_limits", _("Can set and pause limits")),
+            ("pause_resource", _("Can pause and resume resources")),
+        ]
         constraints = [
             models.UniqueConstraint(fields=("scope", "key"), name="limit_scope_key"),
             models.CheckConstraint(name="limit_scope_known", condition=Q(scope__in=LimitScope.values)),
@@ -48,10 +65,40 @@ class ConcurrencyLimit(models.Model):
                 condition=Q(scope=LimitScope.GLOBAL, key="") | (~Q(scope=LimitScope.GLOBAL) & ~Q(key="")),
             ),
             models.CheckConstraint(name="limit_at_least_one", condition=Q(max__isnull=True) | Q(max__gte=1)),
+            models.CheckConstraint(name="limit_burst_range", condition=Q(burst__isnull=True) | Q(burst__gte=1)),
         ]
 
     def __str__(self) -> str:
         return f"{self.scope} {self.key}".strip()
+
+    @property
+    def values(self) -> LimitValues:
+        """Return what settings and operators set."""
+        return LimitValues(self.max, self.rate, self.token_rate, self.burst)
+
+
+class TokenSpend(models.Model):
+    """The tokens that a job or a direct call has taken from the buckets of its limits; deleted once it has ended.
+
+    Written by claims, under the locks of the limits. `id` is that of the job or the lease.
+    """
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    tenant = models.CharField(max_length=64)
+    job_type = models.CharField(max_length=200)
+    resource = models.CharField(max_length=200)
+    addon_id = models.CharField(max_length=200, default="", blank=True)
+    reserved = models.BigIntegerField()  # what it may use, if that is limited; else 0
+    taken = models.BigIntegerField()  # from the buckets, so far
+    used_before = models.BigIntegerField(default=0)  # by the job, before this start
+
+    objects = RoutedManager()
+
+    class Meta:
+        db_table = "jobscheduler_tokenspend"
+
+    def __str__(self) -> str:
+        return f"{self.job_type} {self.id}: {self.taken}"
 
 
 class LeaseKind(models.TextChoices):
@@ -78,6 +125,8 @@ class Lease(models.Model):
     priority = models.SmallIntegerField(_("priority"), default=50)
     constraints = models.JSONField(_("constraints"), default=dict, blank=True)
     expected_duration_sec = models.FloatField(_("expected duration (s)"), null=True, blank=True)
+    token_limit = models.BigIntegerField(null=True, blank=True, editable=False)  # of a direct call's handler
+    tokens_used = models.BigIntegerField(default=0, editable=False)  # by a direct call, written at its end
     owner = models.CharField(_("owner"), max_length=300)
     # of a direct call through the API, for DIRECT_PER_TOKEN; None for a session of the console and for Python code
     api_token = models.UUIDField(null=True, blank=True, editable=False)
@@ -89,7 +138,7 @@ class Lease(models.Model):
     heartbeat_at = models.DateTimeField(_("last heartbeat"), null=True, blank=True)
     beat_clock = models.CharField(max_length=100, null=True, blank=True, editable=False)  # see `Job.beat_clock`
     ended_at = models.DateTimeField(_("ended"), null=True, blank=True)
-    outcome = models.TextField(_("how it ended"), default="", blank=True)
+    outcome = models.TextField(_("outcome"), default="", blank=True)
 
     objects = RoutedManager()
 

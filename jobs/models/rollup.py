@@ -35,7 +35,7 @@ class JobMinute(models.Model):
     wait_sec = models.FloatField(_("waited (s)"), default=0)
     run_sec = models.FloatField(_("ran (s)"), default=0)
     retried = models.BigIntegerField(_("retried"), db_default=0, help_text=_("Followed by an automatic retry."))
-    recovered = models.BigIntegerField(_("recovered"), db_default=0, help_text=_("Ended for want of their holder."))
+    recovered = models.BigIntegerField(_("recovered"), db_default=0, help_text=_("Their worker was lost."))
 
     objects = RoutedManager()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
+from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import pgettext_lazy
 
-from jobs.actors import ActorKind
+from jobs.actors import PYTHON, Actor, ActorKind
 from jobs.models.job import STATUS_CHOICES, Job
 from jobs.models.routing import RoutedManager
 from jobs.states import EventKind
@@ -23,6 +23,21 @@ ACTOR_CHOICES = [
     (str(ActorKind.SCHEDULER), pgettext_lazy("actor", "scheduler")),
     (str(ActorKind.CLI), pgettext_lazy("actor", "command line")),
 ]
+
+
+def describe_actor(kind: str, name: str) -> str:
+    """Return the name of a user, and of others the kind as well: "ops", "root (command line)", "worker vm-9123"."""
+    match ActorKind(kind):
+        case ActorKind.USER:
+            return name
+        case ActorKind.TOKEN:
+            return gettext("%s (API token)") % name
+        case ActorKind.CLI:
+            return gettext("%s (command line)") % name if name else gettext("command line")
+        case ActorKind.WORKER:
+            return gettext("worker %s") % name
+        case ActorKind.SCHEDULER:
+            return gettext("Python code") if name == PYTHON.name else gettext("scheduler")
 
 
 class JobEvent(models.Model):
@@ -64,6 +79,12 @@ class JobEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.job_id}"
+
+    @property
+    def initiator(self) -> Actor:
+        """Return the actor; for the event of a stop, the one who requested it: the actor is the worker that obeyed."""
+        requester = self.data.get("requested_by") if isinstance(self.data, dict) else None
+        return Actor(**requester) if requester else Actor(ActorKind(self.actor_kind), self.actor_name)
 
 
 class JobLog(models.Model):

@@ -13,10 +13,16 @@ from jobs.models.routing import RoutedManager
 SCOPES = ("read", "submit", "operate", "work", "admin")
 
 
+class TokenQuerySet(models.QuerySet["ApiToken"]):
+    def usable(self) -> TokenQuerySet:
+        """Return the tokens that were not revoked and have not expired."""
+        return self.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()), revoked_at__isnull=True)
+
+
 class ApiToken(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(_("name"), max_length=200)
-    tenant = models.CharField(_("tenant"), max_length=64, null=True, blank=True, help_text=_("Empty: all tenants."))
+    tenant = models.CharField(_("tenant"), max_length=64, null=True, blank=True, help_text=_("Default: all tenants"))
     scopes = models.JSONField(_("scopes"), default=list)
     addons = models.JSONField(_("addons"), null=True, blank=True)  # that `work` is bound to; null: all
     # The primary key, as text, of the user who created it; null: created by a command or Python code.
@@ -30,7 +36,7 @@ class ApiToken(models.Model):
     window_at = models.DateTimeField(null=True, blank=True, editable=False)  # of API_RATE_LIMIT, while that is set
     window_count = models.IntegerField(null=True, blank=True, editable=False)
 
-    objects = RoutedManager()
+    objects = RoutedManager.from_queryset(TokenQuerySet)()
 
     class Meta:
         db_table = "jobscheduler_apitoken"

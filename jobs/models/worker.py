@@ -1,22 +1,24 @@
 """Worker processes, as the console shows them, and addons that poll for remote jobs.
 
-Recovery does not read these tables: it reads leases.
+Recovery does not read these tables: it reads leases. The rows of workers give out names: one name, one live worker.
 """
 
 from __future__ import annotations
 
 from django.db import models
+from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
 from jobs.models.routing import RoutedManager
+from jobs.process_identity import ProcessIdentity
 
 
 class WorkerState(models.TextChoices):
     RUNNING = "RUNNING", pgettext_lazy("worker state", "Running")
-    QUIET = "QUIET", pgettext_lazy("worker state", "Quiet")
+    QUIET = "QUIET", pgettext_lazy("worker state", "Draining")
     STOPPING = "STOPPING", pgettext_lazy("worker state", "Stopping")
     STOPPED = "STOPPED", pgettext_lazy("worker state", "Stopped")
 
@@ -39,7 +41,7 @@ class Worker(models.Model):
     rss_bytes = models.BigIntegerField(_("memory"), null=True, blank=True)
     cpu_percent = models.FloatField(_("processor, of one core"), null=True, blank=True)
     serves = models.JSONField(_("serves"), default=dict, blank=True)
-    request = models.CharField(_("asked to become"), max_length=8, choices=WorkerState.choices, default="", blank=True)
+    request = models.CharField(_("requested state"), max_length=8, choices=WorkerState.choices, default="", blank=True)
     requested_at = models.DateTimeField(_("asked at"), null=True, blank=True)
     started_at = models.DateTimeField(_("started"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
@@ -52,11 +54,18 @@ class Worker(models.Model):
         verbose_name = _("worker")
         verbose_name_plural = _("workers")
         ordering = ("-id",)
-        permissions = [("stop_worker", _("Can quiet and stop workers"))]
+        permissions = [("stop_worker", _("Can drain and stop workers"))]
         indexes = [models.Index(fields=("name", "-id"), name="worker_lives")]
+        constraints = [
+            models.UniqueConstraint(fields=("name",), condition=Q(stopped_at__isnull=True), name="worker_name_in_use")
+        ]
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def identity(self) -> ProcessIdentity:
+        return ProcessIdentity(self.name, self.host, self.boot_id, self.pid_namespace, self.pid, self.pid_started)
 
 
 class Poller(models.Model):

@@ -1,4 +1,4 @@
-"""Decide how many jobs may run at once: in total, and by job type, resource, tenant and addon.
+"""Decide how many jobs may run at once, and start in a time: in total, by job type, resource, tenant and addon.
 
 A policy is called under the lock of the limits, so its decision holds exactly. `Limits` is the built-in one; the others
 can be combined: `CONCURRENCY_POLICY` may name a function that returns `GlobalLimit() & PerTypeLimit(default=2)`.
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from jobs.rates import Buckets
+
+NO_BUCKETS = Buckets()
 SCOPES = ("global", "job_type", "resource", "tenant", "addon")
 
 
@@ -35,7 +38,7 @@ class Limit:
     """One limit.
 
     `max`: None is unlimited. `paused`: no job starts, whatever the maximum. `reserved`: the next slot is reserved for a
-    direct call, so no job of the queue starts.
+    direct call, so no job of the queue starts. `buckets`: of its rates, before the starts of this round.
     """
 
     scope: str
@@ -43,6 +46,7 @@ class Limit:
     max: int | None
     paused: bool = False
     reserved: bool = False
+    buckets: Buckets = NO_BUCKETS
 
     def names(self, flow: Flow) -> bool:
         """Return whether jobs of this flow are under this limit."""
@@ -52,6 +56,10 @@ class Limit:
     def is_closed(self) -> bool:
         return self.paused or self.reserved
 
+    @property
+    def is_in_force(self) -> bool:
+        return self.is_closed or self.max is not None or self.buckets != NO_BUCKETS
+
 
 @dataclass(frozen=True)
 class Blocked:
@@ -60,20 +68,35 @@ class Blocked:
 
 
 class InUse:
-    """The number of active jobs for each key of each scope."""
+    """The number of active jobs for each key of each scope; of these, the ones that this round starts."""
 
     def __init__(self, active: Iterable[tuple[Flow, int]] = ()) -> None:
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._started: Counter[tuple[str, str]] = Counter()
+        self._tokens: Counter[tuple[str, str]] = Counter()
         for flow, jobs in active:
-            self.add(flow, jobs)
+            for scope in SCOPES:
+                self._counts[scope, flow.key(scope)] += jobs
 
-    def add(self, flow: Flow, jobs: int = 1) -> None:
+    def add(self, flow: Flow, tokens: int = 0) -> None:
+        """Add one job that starts now, and reserves so many tokens."""
         for scope in SCOPES:
-            self._counts[scope, flow.key(scope)] += jobs
+            key = scope, flow.key(scope)
+            self._counts[key] += 1
+            self._started[key] += 1
+            self._tokens[key] += tokens
 
     def of(self, limit: Limit) -> int:
         """Return the number of active jobs under a limit."""
         return self._counts[limit.scope, limit.key]
+
+    def count_started(self, limit: Limit) -> int:
+        """Return the number of jobs that this round starts under a limit."""
+        return self._started[limit.scope, limit.key]
+
+    def count_tokens(self, limit: Limit) -> int:
+        """Return the tokens that the jobs of this round reserve under a limit."""
+        return self._tokens[limit.scope, limit.key]
 
 
 class ConcurrencyPolicy(Protocol):
@@ -131,8 +154,10 @@ class ScopeLimit(Combinable):
         if not key and self.scope != "global":
             return None
         limit = next((limit for limit in limits if (limit.scope, limit.key) == (self.scope, key)), None)
-        if limit is None or not (limit.key or limit.max is not None or limit.is_closed):
+        if limit is None:
             limit = Limit(self.scope, key, self.default)
+        elif not limit.key and limit.max is None:
+            limit = replace(limit, max=self.default)
         return Blocked(limit, in_use.of(limit)) if count_free(limit, in_use) == 0 else None
 
 
@@ -158,6 +183,19 @@ class PerAddonLimit(ScopeLimit):
 
 def count_free(limit: Limit, in_use: InUse) -> int | None:
     """Return how many more jobs may start under this limit; None: any number."""
-    if limit.is_closed:
+    if limit.is_closed or is_waiting_for_tokens(limit, in_use):
         return 0
-    return None if limit.max is None else max(0, limit.max - in_use.of(limit))
+    counts = [] if limit.max is None else [limit.max - in_use.of(limit)]
+    if (starts := limit.buckets.starts) is not None:
+        counts.append(starts.count_whole() - in_use.count_started(limit))
+    return max(0, min(counts)) if counts else None
+
+
+def is_waiting_for_tokens(limit: Limit, in_use: InUse) -> bool:
+    """Return whether the tokens that were used and reserved exceed the token rate."""
+    return limit.buckets.tokens is not None and not limit.buckets.tokens.holds(in_use.count_tokens(limit))
+
+
+def seconds_to_start(limit: Limit, in_use: InUse) -> float:
+    """Return the seconds until the rates of this limit let one more job start; 0: now."""
+    return limit.buckets.seconds_to_start(in_use.count_started(limit), in_use.count_tokens(limit))

@@ -1,4 +1,4 @@
-"""Decide what happens to the rest of a sequential group when one of its members fails or is cancelled."""
+"""Decide what happens to the rest of a group, which waits, when one of its members fails or is cancelled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Decision = Literal["stop", "continue", "skip"]
 
 @dataclass(frozen=True, kw_only=True)
 class GroupFailureFacts:
-    """A member of a sequential group that did not complete.
+    """A member that did not complete, of a sequential group or of a parallel one with a final job.
 
     `on_failure`: the group's field, one of the decisions. `status`: FAILED (its retries are used up) or CANCELLED.
     `index`: the member's place, from 0, among `total`.
@@ -26,7 +26,10 @@ class GroupFailureFacts:
 
 class GroupFailurePolicy(Protocol):
     def decide(self, facts: GroupFailureFacts) -> Decision:
-        """Return stop: the rest is CANCELLED; skip: the rest is SKIPPED; or continue: the next member is released."""
+        """Return stop: the rest is CANCELLED; skip: the rest is SKIPPED; or continue: the next member is released.
+
+        The rest of a parallel group is its final job, decided after the last other member has ended.
+        """
 
 
 class OnFailure:

@@ -21,7 +21,7 @@ from jobs.engine.executors.thread import retry_params
 from jobs.engine.selection import limits
 from jobs.engine.worker.running_jobs import RunningJob, make_context
 from jobs.models import Job
-from jobs.outcomes import Completed, Failed, Outcome, Skipped
+from jobs.outcomes import Completed, Failed, Outcome, Skipped, Snoozed
 from jobs.registry import registry
 from jobs.states import Cause
 
@@ -70,6 +70,8 @@ class InlineWorker:
             finish.finish([result], actor=self._actor)
             if claim.group_id is not None:
                 groups.run_actions(claim.group_id)
+        elif isinstance(outcome, Snoozed):
+            finish.snooze(claim.id, claim.lease_token, outcome, actor=self._actor)
         else:
             finish.hand_back(claim.id, claim.lease_token, actor=self._actor, reason="stopped in a test")
         return InlineResult(Job.objects.get(pk=claim.id), outcome)

@@ -40,23 +40,35 @@ class GroupSpec:
 
 
 def group(
-    members: Iterable[Any], *, mode: str = "parallel", on_failure: str = "stop", name: str = "", tenant: str = "default"
+    members: Iterable[Any],
+    *,
+    mode: str = "parallel",
+    on_failure: str | None = None,
+    then: Any = None,
+    name: str = "",
+    tenant: str = "default",
 ) -> GroupSpec:
-    """Return a group to submit. Members are results of `handler.s(…)`, or mappings as for `enqueue_many`."""
-    return GroupSpec(tuple(members), {"mode": mode, "on_failure": on_failure, "name": name, "tenant": tenant})
+    """Return a group to submit. Members are results of `handler.s(…)`, or mappings as for `enqueue_many`.
+
+    `then` is the final job, which starts after all members have ended. `on_failure` is for sequences and final jobs,
+    and `stop` unless given.
+    """
+    options = {"mode": mode, "on_failure": on_failure, "then": then, "name": name, "tenant": tenant}
+    return GroupSpec(tuple(members), options)
 
 
 def create(
     members: Sequence[Any],
     *,
     mode: Any = "parallel",
-    on_failure: Any = "stop",
+    on_failure: Any = None,
+    then: Any = None,
     name: Any = "",
     tenant: str = "default",
     actor: Actor = PYTHON,
     limit: int = MEMBER_LIMIT,
 ) -> JobGroup:
-    """Submit a group, all or nothing, in the caller's transaction.
+    """Submit a group, all or nothing, in the caller's transaction. The final job, `then`, takes its last place.
 
     Members may have idempotency keys: submitting the same group again returns the existing group.
     """
@@ -64,7 +76,6 @@ def create(
         tenant=fields.parse_tenant(tenant),
         name=fields.parse_text(name, "name", max_length=200, allow_empty=True) if name else "",
         mode=_parse_choice(GroupMode.values, mode, "mode"),
-        on_failure=_parse_choice(FailureMode.values, on_failure, "on_failure"),
     )
     if not isinstance(members, list | tuple):
         raise InvalidInput("jobs", _("must be a list"), "list_type")
@@ -72,10 +83,18 @@ def create(
         raise InvalidInput("jobs", _("must have at least one entry"), "too_short")
     if len(members) > limit:
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
-    specs = job_spec.build_specs([_parse_member(index, member, new.tenant) for index, member in enumerate(members)])
+    items = [_parse_member(["jobs", index], member, new.tenant) for index, member in enumerate(members)]
+    specs = job_spec.build_specs(items)
+    if then is not None:
+        new.then_index = len(specs)
+        specs.append(_build_final_spec(then, new.tenant))
+    new.on_failure = _parse_on_failure(new, on_failure)
     for index, spec in enumerate(specs):
+        if spec.unique_key is not None:  # a member that is another job, or none, would leave a hole in the group
+            loc = ["then"] if index == new.then_index else ["jobs", index]
+            raise InvalidInput([*loc, "unique_key"], _("cannot be used for members of a group"), "no_groups")
         spec.group_id, spec.group_index = new.pk, index
-        if index and new.mode == GroupMode.SEQUENTIAL:  # all but the first wait
+        if (index and new.mode == GroupMode.SEQUENTIAL) or index == new.then_index:  # it waits for those before it
             spec.status = Status.PENDING.value
     submitted = _find_existing_group(new, specs) or _insert_group(new, specs, actor) or _find_existing_group(new, specs)
     if submitted is None:
@@ -147,12 +166,24 @@ def _record_action(action: Action, before: JobGroup, after: JobGroup, actor: Act
     activity.record(action, group, actor=actor, before=old, after=new, reason=reason)
 
 
-def _parse_member(index: int, member: Any, tenant: str) -> Any:
+def _build_final_spec(then: Any, tenant: str) -> JobSpec:
+    item = _parse_member(["then"], then, tenant)
+    if not isinstance(item, Mapping):
+        is_group = isinstance(item, GroupSpec)
+        message = _("must be one job; groups cannot be nested") if is_group else _("must be an object")
+        raise InvalidInput("then", message, "dict_type")
+    try:
+        return job_spec.build_spec(item)
+    except InvalidInput as error:
+        raise error.with_prefix("then") from None
+
+
+def _parse_member(loc: list[str | int], member: Any, tenant: str) -> Any:
     item = member.to_item() if isinstance(member, GroupMember) else member
     if not isinstance(item, Mapping):
         return item  # `build_specs` raises the error
     if "tenant" in item:
-        raise InvalidInput(["jobs", index, "tenant"], _("is the group's"), "extra_forbidden")
+        raise InvalidInput([*loc, "tenant"], _("is the group's"), "extra_forbidden")
     return {**item, "tenant": tenant}
 
 
@@ -190,7 +221,10 @@ def _find_existing_group(new: JobGroup, specs: list[JobSpec]) -> JobGroup | None
 def _is_same_submission(new: JobGroup, existing: JobGroup, keys: dict[str, JobSpec], jobs: list[Job]) -> bool:
     """Return whether all members are the same. Members without a key cannot be compared: then return False."""
     member_count = get_latest_attempts(existing.pk).count()
-    if (existing.mode, existing.on_failure) != (new.mode, new.on_failure) or len(jobs) != member_count:
+    has_same_rule = existing.on_failure == new.on_failure or not new.uses_on_failure
+    if (existing.mode, existing.then_index) != (new.mode, new.then_index):
+        return False
+    if not has_same_rule or len(jobs) != member_count:
         return False
     for job in jobs:
         spec = keys[str(job.idempotency_key)]
@@ -198,6 +232,17 @@ def _is_same_submission(new: JobGroup, existing: JobGroup, keys: dict[str, JobSp
         if (job.group_id, job.group_index, job.idempotency_hash) != expected:
             return False
     return True
+
+
+def _parse_on_failure(group: JobGroup, value: Any) -> str:
+    """Return the rule of a new group. One that has no effect in its mode is refused."""
+    if value is None:
+        return FailureMode.STOP if group.uses_on_failure else FailureMode.CONTINUE
+    choice = _parse_choice(FailureMode.values, value, "on_failure")
+    if not group.uses_on_failure and choice != FailureMode.CONTINUE:
+        message = _("“%s” has no effect in a parallel group without a final job: no member waits for another")
+        raise InvalidInput("on_failure", message % choice, "no_effect")
+    return choice
 
 
 def _parse_choice(choices: Sequence[str], value: Any, field: str) -> str:

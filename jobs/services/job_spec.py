@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from copy import copy
+from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from typing import Any, TypedDict
 from uuid import UUID
 
 from django.utils.translation import gettext as _
 
-from jobs import ids
+from jobs import clock, ids
 from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
 from jobs.engine.job_spec import JSON_COLUMNS, dump_json
 from jobs.engine.job_spec import JobSpec as JobSpec  # returned by builders, used by other apps
-from jobs.errors import InvalidInput
+from jobs.errors import InvalidInput, UnknownJobType
+from jobs.job_context import capture_context
 from jobs.models import JobTemplate
 from jobs.redaction import has_secret
-from jobs.registry import Handler, registry
-from jobs.states import Status
+from jobs.registry import Handler, HandlerOptions, registry
+from jobs.states import OnConflict, Status, UniqueUntil
 from jobs.validation import fields as validation
+from jobs.validation.retry_policy import parse_retry_policy
 
 
 class JobFields(TypedDict, total=False):
@@ -35,9 +39,9 @@ class JobFields(TypedDict, total=False):
     target: str | None
     addon_id: str | None
     priority: int | str | None
-    position: int | None
-    not_before: datetime | str | None
-    deadline_at: datetime | str | None
+    position: int | str | None
+    not_before: datetime | timedelta | str | None  # a delay counts from the submission, as does "+10m"
+    deadline_at: datetime | timedelta | str | None
     time_sensitive: bool | None
     expected_duration_sec: float | None
     max_runtime_sec: float | None
@@ -46,21 +50,39 @@ class JobFields(TypedDict, total=False):
     resource: str | None
     token_limit: int | None
     max_retries: int | None
+    retry_delay: float | None
+    retry_backoff: float | None
+    retry_max_delay: float | None
+    retry_jitter: float | None
+    retry_policy: Mapping[str, Any] | None
     tags: list[str] | tuple[str, ...] | None
     idempotency_key: str | None
+    unique_key: str | None
+    unique_until: str | None
+    on_conflict: str | None
     hold: bool | None
 
 
 POSITION_LIMIT = 2**62  # half the range of the column: jobs can always be moved before the first and after the last
+_POSITION_TEXT = re.compile(r"-?[0-9]{1,19}")
+
+
+def _parse_position(value: Any, field: str) -> int:
+    """Return the position; it may be text, as serializers write it."""
+    if isinstance(value, str) and _POSITION_TEXT.fullmatch(value):
+        value = int(value)
+    return validation.parse_integer(value, field, -POSITION_LIMIT, POSITION_LIMIT)
+
+
 _parse_duration = partial(validation.parse_number, above=0, maximum=YEAR_SEC)
 VALIDATORS: dict[str, Callable[[Any, str], Any]] = {
     "tenant": validation.parse_tenant,
     "target": validation.parse_target,
     "addon_id": validation.parse_identifier,
     "priority": validation.parse_priority,
-    "position": partial(validation.parse_integer, minimum=-POSITION_LIMIT, maximum=POSITION_LIMIT),
-    "not_before": validation.parse_time,
-    "deadline_at": validation.parse_time,
+    "position": _parse_position,
+    "not_before": validation.parse_time_or_delay,
+    "deadline_at": validation.parse_time_or_delay,
     "time_sensitive": validation.parse_boolean,
     "expected_duration_sec": _parse_duration,
     "max_runtime_sec": _parse_duration,
@@ -69,10 +91,14 @@ VALIDATORS: dict[str, Callable[[Any, str], Any]] = {
     "resource": validation.parse_identifier,
     "token_limit": partial(validation.parse_integer, minimum=0),
     "max_retries": partial(validation.parse_integer, minimum=0, maximum=1000),
+    "retry_policy": parse_retry_policy,
     "tags": validation.parse_tags,
     "idempotency_key": validation.parse_idempotency_key,
+    **validation.UNIQUE_VALIDATORS,
     "hold": validation.parse_boolean,
 }
+DELAYED_FIELDS = ("not_before", "deadline_at")
+TIME_FIELDS = (*DELAYED_FIELDS, "time_sensitive")
 NORMAL_PRIORITY = validation.PRIORITIES["NORMAL"]
 TEMPLATE_FIELDS = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units", "tags")
 
@@ -101,13 +127,17 @@ class SpecBuilder:
         name = template.job_type if template else job_type
         self._handler = handler or registry.get(validation.parse_identifier(name, "job_type"))
         self._origin = template.pk if template else self._handler.name
-        merged = {**preset, **self._fields}
-        deadline, start = merged.get("deadline_at"), merged.get("not_before")
-        if deadline is not None and start is not None and deadline <= start:
-            raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
+        merged = resolve_delays({**preset, **self._fields})
+        require_valid_times(merged)
         if template is not None:
-            placement |= {"template_id": template.pk, "retry_policy": dump_json(template.retry_policy)}
+            placement |= {"template_id": template.pk}
+        placement |= _pop_unique_fields(merged, self._handler.options)
+        policies = (self._handler.options.retry_policy, preset.get("retry_policy"), self._fields.get("retry_policy"))
+        if policy := _merge_policies(*policies):
+            merged["retry_policy"] = policy
         default = _default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES)
+        if context := capture_context(self._handler):
+            placement["context"] = dump_json(context)
         self._spec = _apply_fields(default, merged, placement)
 
     def build(
@@ -209,7 +239,28 @@ def validate_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name in fields:
         if name not in VALIDATORS:
             raise InvalidInput(str(name)[:100], _("is not a field of a submission"), "extra_forbidden")
-    return {name: VALIDATORS[name](value, name) for name, value in fields.items() if value is not None}
+    clean = {name: VALIDATORS[name](value, name) for name, value in fields.items() if value is not None}
+    if (attempts := clean.get("retry_policy", {}).get("max_attempts")) is not None:
+        clean.setdefault("max_retries", attempts)
+    return clean
+
+
+def resolve_delays(fields: dict[str, Any]) -> dict[str, Any]:
+    """Replace the delays among validated fields by times, counted from now by the clock of the database."""
+    delays = {name: fields[name] for name in DELAYED_FIELDS if isinstance(fields.get(name), timedelta)}
+    if not delays:
+        return fields
+    now = clock.now()
+    return fields | {name: now + delay for name, delay in delays.items()}
+
+
+def require_valid_times(fields: Mapping[str, Any]) -> None:
+    """Raise InvalidInput unless the times of a job fit together, given all its validated fields."""
+    deadline, start = fields.get("deadline_at"), fields.get("not_before")
+    if deadline is not None and start is not None and deadline <= start:
+        raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
+    if fields.get("time_sensitive") and deadline is None:
+        raise InvalidInput("time_sensitive", _("requires deadline_at"), "deadline_missing")
 
 
 def find_template(name: Any, tenant: str) -> JobTemplate:
@@ -223,9 +274,24 @@ def find_template(name: Any, tenant: str) -> JobTemplate:
 
 def _get_preset(template: JobTemplate) -> dict[str, Any]:
     preset = {name: value for name in TEMPLATE_FIELDS if (value := getattr(template, name)) not in (None, "", [])}
-    if (attempts := template.retry_policy.get("max_attempts")) is not None:
-        preset["max_retries"] = attempts
-    return validate_fields({**preset, "tenant": template.tenant})
+    return validate_fields({**preset, "retry_policy": template.retry_policy, "tenant": template.tenant})
+
+
+def _pop_unique_fields(fields: dict[str, Any], options: HandlerOptions) -> dict[str, str]:
+    """Remove the fields of a unique job, and return them with their defaults; nothing without a unique key."""
+    given = {name: fields.pop(name) for name in validation.UNIQUE_VALIDATORS if name in fields}
+    if (key := given.get("unique_key", options.unique_key)) is None:
+        for name in given:
+            raise InvalidInput(name, _("requires unique_key"), "unique_key_missing")
+        return {}
+    until = given.get("unique_until", options.unique_until) or UniqueUntil.START.value
+    on_conflict = given.get("on_conflict", options.on_conflict) or OnConflict.RETURN.value
+    return {"unique_key": key, "unique_until": until, "on_conflict": on_conflict}
+
+
+def _merge_policies(*policies: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return one retry policy; later ones take precedence, name by name."""
+    return {name: value for policy in policies for name, value in (policy or {}).items()}
 
 
 def _apply_fields(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any]) -> JobSpec:
@@ -264,6 +330,30 @@ def _default_spec(handler: Handler[..., Any], token_limit: int | None, max_retri
         token_limit=token_limit if options.token_limit is None else options.token_limit,
         max_retries=max_retries if options.max_retries is None else options.max_retries,
     )
+
+
+def get_handler(name: str, *, is_remote: bool) -> Handler[..., Any]:
+    """Return the handler of a job type. One that is not registered here can be remote: it accepts any params."""
+    try:
+        return registry.get(name)
+    except UnknownJobType:
+        if not is_remote:
+            raise
+        return _make_opaque_handler(name)
+
+
+def _accept_params(**params: Any) -> None:
+    """Accept any params: only remote workers know those of the type."""
+
+
+_OPAQUE_HANDLER: Handler[..., Any] = Handler(_accept_params, None, HandlerOptions(remote=True))
+
+
+@lru_cache(maxsize=1024)  # the default spec of a handler is cached by its identity
+def _make_opaque_handler(name: str) -> Handler[..., Any]:
+    handler = copy(_OPAQUE_HANDLER)
+    handler.name = name
+    return handler
 
 
 def hash_submission(origin: str | UUID, params: Mapping[str, Any], fields: Mapping[str, Any]) -> str:

@@ -14,24 +14,29 @@ from uuid import UUID
 
 from django.db import IntegrityError
 from django.utils.translation import gettext as _
+from pydantic_core import from_json
 
 from jobs import db, ids
 from jobs.actors import PYTHON, Actor
-from jobs.engine import facts, lifecycle, ordering, transitions
+from jobs.engine import facts, lifecycle, ordering, transitions, unique_keys
 from jobs.engine.insert import insert_job, insert_jobs
 from jobs.engine.job_spec import COLUMNS, JobSpec
-from jobs.errors import IdempotencyKeyReused, InvalidInput
+from jobs.engine.sql.insert import EventData, InsertedJob
+from jobs.errors import IdempotencyKeyReused, InvalidInput, UniqueKeyTaken
 from jobs.models import Job, JobEvent
-from jobs.registry import registry
 from jobs.services import job_spec
-from jobs.states import EventKind
+from jobs.states import EventKind, OnConflict
 from jobs.validation import fields as validation
+from jobs.validation.retry_policy import merge_retry_options
 
 JobId = UUID | str
 REASON_LENGTH = validation.REASON_LENGTH
 KEY_BATCH_SIZE = 500
+KEY_ATTEMPTS = 100  # how often a unique key may be taken and be free again during one submission
+REPLACED_REASON = "replaced by a submission with its unique key"
 FACT_COLUMNS = facts.FACT_COLUMNS  # the columns that `get_facts_by_id` reads
 get_facts, get_facts_by_id = facts.gather_facts, facts.gather_facts_by_id  # they decide which actions can be applied
+read_chain_histories = facts.read_chain_histories
 insert_specs = insert_jobs  # of validated jobs without idempotency keys, in the caller's transaction
 
 
@@ -52,7 +57,7 @@ def enqueue(
     **fields: Unpack[job_spec.JobFields],
 ) -> Job:
     """Submit one job in the caller's transaction. The same idempotency key and body return the existing job."""
-    item = {"job_type": job_type, "template": template, "params": params, **fields}
+    item = {"job_type": job_type, "template": template, "params": params, **merge_retry_options(fields)}
     return submit(item, actor=actor, reason=reason).job
 
 
@@ -67,16 +72,57 @@ def submit(item: Mapping[str, Any], *, actor: Actor = PYTHON, reason: str = "") 
         raise InvalidInput("template", _("The template has been deleted."), "unknown_template") from None
 
 
-def submit_spec(spec: JobSpec, *, actor: Actor, reason: str = "") -> SubmitResult:
-    """Submit one job whose fields are validated."""
-    inserted = insert_job(spec, actor=actor, reason=validation.parse_reason(reason))
-    if inserted is None:
-        job = Job.objects.get(tenant=spec.tenant, idempotency_key=spec.idempotency_key)
-        _require_same_body(job.idempotency_hash, spec)
-        return SubmitResult(job, created=False)
+def submit_spec(spec: JobSpec, *, actor: Actor, reason: str = "", event_data: EventData | None = None) -> SubmitResult:
+    """Submit one job whose fields are validated. `event_data` is that of its SUBMITTED event, by job id."""
+    return _insert_or_find(spec, actor, validation.parse_reason(reason), event_data)
+
+
+def _insert_or_find(spec: JobSpec, actor: Actor, reason: str, event_data: EventData | None = None) -> SubmitResult:
+    """Insert a job, or return the one that has its idempotency key or, after that, its unique key."""
+    for _attempt in range(KEY_ATTEMPTS):
+        with db.atomic() if spec.unique_key is not None else nullcontext():
+            inserted = insert_job(spec, actor=actor, reason=reason, event_data=event_data)
+            if inserted is not None:
+                return SubmitResult(_build_job(spec, inserted), created=True)
+            if (existing := _find_existing(spec, actor, reason)) is not None:
+                return SubmitResult(existing, created=False)
+        # The job that had the unique key has started or ended since.
+    raise UniqueKeyTaken(_("The unique key “%s” changes hands too often; try again.") % spec.unique_key)
+
+
+def _find_existing(spec: JobSpec, actor: Actor, reason: str) -> Job | None:
+    """Return the job with the spec's idempotency key, or with its unique key; the latter gets the new params if asked.
+
+    None if no job has one of them any more.
+    """
+    if spec.idempotency_key is not None:
+        job = Job.objects.filter(tenant=spec.tenant, idempotency_key=spec.idempotency_key).first()
+        if job is not None:
+            _require_same_body(job.idempotency_hash, spec)
+            return job
+    if spec.unique_key is None:
+        return None
+    waiting_id = unique_keys.find_waiting_holder(spec)
+    holder_id = unique_keys.find_live_holder(spec) if waiting_id is None else waiting_id
+    job = None if holder_id is None else Job.objects.filter(pk=holder_id).first()
+    if job is None or job.is_terminal:
+        return None
+    if job.job_type != spec.job_type:
+        names = {"key": spec.unique_key, "job": job.pk, "type": job.job_type}
+        error = UniqueKeyTaken(_("The unique key “%(key)s” is in use by job %(job)s of type %(type)s.") % names)
+        error.holder_id = job.pk
+        raise error
+    if spec.on_conflict == OnConflict.RETURN or waiting_id is None:
+        return job
+    changes = {"params": from_json(spec.params), "not_before": spec.not_before}
+    job_spec.require_valid_times({"deadline_at": job.deadline_at, "not_before": spec.not_before})
+    return lifecycle.update(job.pk, changes, actor=actor, reason=reason or REPLACED_REASON)
+
+
+def _build_job(spec: JobSpec, inserted: InsertedJob) -> Job:
     # Build the model from the inserted values: keyword arguments take four times as long for so many fields.
     columns = {**_column_defaults(), **spec.values(), **inserted._asdict(), "priority": spec.base_priority}
-    return SubmitResult(Job.from_db(db.alias(), list(columns), list(columns.values())), created=True)
+    return Job.from_db(db.alias(), list(columns), list(columns.values()))
 
 
 def enqueue_many(
@@ -95,6 +141,12 @@ def enqueue_many(
 def get(job_id: JobId) -> Job:
     """Return a job, or raise NotFound."""
     return transitions.get_job(validation.parse_id(job_id))
+
+
+def find_latest_attempt(job_id: UUID) -> UUID:
+    """Return the id of the latest attempt of the job's retry chain: of the job itself, if it was not retried."""
+    latest = facts.find_latest_attempts([job_id]).get(job_id)
+    return job_id if latest is None else latest.id
 
 
 def is_submitter(job_id: UUID, actor: Actor) -> bool:
@@ -177,10 +229,15 @@ def _column_defaults() -> dict[str, Any]:
 def _submit_specs(specs: list[JobSpec], actor: Actor, reason: str) -> list[UUID]:
     """Insert jobs, all or none, and return the id of the job of each spec."""
     unique = _one_per_key(specs)
-    with db.atomic() if any(spec.idempotency_key is not None for spec in unique) else nullcontext():
+    has_keys = any(spec.idempotency_key is not None or spec.unique_key is not None for spec in unique)
+    with db.atomic() if has_keys else nullcontext():
         inserted = set(insert_jobs(unique, actor=actor, reason=reason))
         if len(inserted) < len(unique):
-            existing = _existing_ids([spec for spec in unique if spec.id not in inserted])
+            rejected = [spec for spec in unique if spec.id not in inserted]
+            existing = _existing_ids(rejected)
+            unique_specs = [spec for spec in rejected if spec.id not in existing]
+            for spec in sorted(unique_specs, key=lambda spec: (spec.tenant, spec.unique_key)):  # as they are inserted
+                existing[spec.id] = _insert_or_find(spec, actor, reason).job.pk
             return [existing.get(spec.id, spec.id) for spec in specs]
     return [spec.id for spec in specs]
 
@@ -203,17 +260,20 @@ def _one_per_key(specs: list[JobSpec]) -> list[JobSpec]:
 
 
 def _existing_ids(specs: list[JobSpec]) -> dict[UUID, UUID]:
-    """Map the id of each spec to the id of the existing job with the same key."""
+    """Map the id of each spec to the id of the existing job with the same idempotency key, if there is one."""
     existing: dict[tuple[str, str | None], Job] = {}
-    for start in range(0, len(specs), KEY_BATCH_SIZE):
-        chunk = specs[start : start + KEY_BATCH_SIZE]
+    keyed = [spec for spec in specs if spec.idempotency_key is not None]
+    for start in range(0, len(keyed), KEY_BATCH_SIZE):
+        chunk = keyed[start : start + KEY_BATCH_SIZE]
         tenants, keys = {spec.tenant for spec in chunk}, [spec.idempotency_key for spec in chunk]
         jobs = Job.objects.filter(tenant__in=tenants, idempotency_key__in=keys)
         for job in jobs.only("tenant", "idempotency_key", "idempotency_hash"):
             existing[job.tenant, job.idempotency_key] = job
+    found = {spec.id: job for spec in specs if (job := existing.get((spec.tenant, spec.idempotency_key))) is not None}
     for spec in specs:
-        _require_same_body(existing[spec.tenant, spec.idempotency_key].idempotency_hash, spec)
-    return {spec.id: existing[spec.tenant, spec.idempotency_key].pk for spec in specs}
+        if spec.id in found:
+            _require_same_body(found[spec.id].idempotency_hash, spec)
+    return {spec_id: job.pk for spec_id, job in found.items()}
 
 
 def _require_same_body(digest: str, spec: JobSpec) -> None:
@@ -232,15 +292,16 @@ def _parse_changes(job: Job, changes: Mapping[str, Any]) -> dict[str, Any]:
         if name not in lifecycle.EDITABLE:
             raise InvalidInput(str(name)[:100], _("cannot be changed"), "extra_forbidden")
         if name == "params":
-            edits[name] = registry.get(job.job_type).signature.validate(validation.parse_json_object(value, "params"))
+            handler = job_spec.get_handler(job.job_type, is_remote=job.remote)
+            edits[name] = handler.signature.validate(validation.parse_json_object(value, "params"))
         else:
             edits[name] = cleared.get(name) if value is None else job_spec.VALIDATORS[name](value, name)
+    edits = job_spec.resolve_delays(edits)
     if "priority" in edits:
         edits["base_priority"] = edits["priority"]
     if "target" in edits:
         target = edits["target"]
         edits["lane_id"] = None if target is None else ids.derive_lane_id(job.tenant, target)
-    deadline, start = edits.get("deadline_at", job.deadline_at), edits.get("not_before", job.not_before)
-    if {"deadline_at", "not_before"} & set(edits) and deadline and start and deadline <= start:
-        raise InvalidInput("deadline_at", _("must be after not_before"), "deadline_before_start")
+    if times := {name: value for name, value in edits.items() if name in job_spec.TIME_FIELDS}:
+        job_spec.require_valid_times({name: getattr(job, name) for name in job_spec.TIME_FIELDS} | times)
     return edits

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from jobs.models.token import SCOPES
 
 APP_LABEL = "jobscheduler_jobs"
+CHANGE_JOB = f"{APP_LABEL}.change_job"
 VIEW_PAYLOAD = f"{APP_LABEL}.view_payload"
 RUN_TEMPLATE = f"{APP_LABEL}.run_jobtemplate"
 DEFAULT_PERMISSIONS = {"read": ("view_job",), "submit": ("add_job",)}  # by scope, unless the operation names some

@@ -6,9 +6,8 @@ Field and state names are those of the protocol (payload, DONE, …).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -25,22 +24,22 @@ from jobs.engine.remote.starts import RemoteStart as RemoteStart  # returned by 
 from jobs.engine.remote.starts import find_starts as find_starts
 from jobs.engine.slots import admission_leases
 from jobs.engine.slots.admission_leases import GrantedLease
-from jobs.errors import InvalidInput, NotFound, ReportWithComplete, UnknownJobType, WrongState
+from jobs.errors import InvalidInput, NotFound, ReportWithComplete, Superseded, WrongState
 from jobs.models import Job
-from jobs.outcomes import Completed, Failed, Skipped, Stopped
+from jobs.outcomes import Completed, Failed, Skipped, Snoozed, Stopped
 from jobs.policies.admission import Denied
-from jobs.registry import Handler, HandlerOptions, registry
 from jobs.services import job_spec
 from jobs.services import jobs as job_services
 from jobs.states import Status, StopMode, allowed_actions
 from jobs.validation import fields as validation
 from jobs.validation.json import INT_MAX
+from jobs.validation.retry_policy import parse_delay
 from jobs.validation.sanitize import sanitize_json, sanitize_text
 
 # The states of the protocol: three names differ from ours.
 RENAMED_STATES = {Status.PENDING: "QUEUED", Status.COMPLETED: "DONE", Status.CANCELLED: "CANCELED"}
 REMOTE_STATES = {status: RENAMED_STATES.get(status, str(status)) for status in Status}
-FINAL_STATES = ("DONE", "FAILED", "SKIPPED", "CANCELED", "PAUSED")
+FINAL_STATES = ("DONE", "FAILED", "SKIPPED", "SNOOZED", "CANCELED", "PAUSED")
 STOP_MODES = {"CANCELED": StopMode.CANCEL, "PAUSED": StopMode.PAUSE}
 LINE_LIMIT = 1000
 LEVEL_LENGTH = 16
@@ -75,15 +74,23 @@ def submit(body: Mapping[str, Any], *, actor: Actor) -> job_services.SubmitResul
     name = validation.parse_identifier(fields.pop("job_type", None), "job_type")
     validation.parse_identifier(fields.get("addon_id"), "addon_id")
     params, key = fields.pop("params", None), fields.pop("idempotency_key", None)
-    try:
-        handler = registry.get(name)
-    except UnknownJobType:
-        handler = _make_opaque_handler(name)
+    handler = job_spec.get_handler(name, is_remote=True)
     try:
         spec = job_spec.SpecBuilder(name, fields, handler=handler).build(params, key)
         return job_services.submit_spec(spec, actor=actor)
     except InvalidInput as error:
         raise _rename_error_fields(error) from None
+
+
+def cancel(job_id: UUID, *, reason: str, actor: Actor) -> None:
+    """Cancel the latest attempt of the job's retry chain. It may get a retry meanwhile: then cancel that."""
+    latest: UUID | None = job_services.find_latest_attempt(job_id)
+    while latest is not None:
+        try:
+            job_services.cancel(latest, reason=reason, actor=actor)
+            return
+        except Superseded as error:
+            latest = error.tail_id
 
 
 def list_dispatchable(addons: Sequence[str] | None, *, tenant: str | None, limit: int) -> list[UUID]:
@@ -178,20 +185,6 @@ def _require_owner(start: RemoteStart, api_token: UUID) -> RemoteStart:
     return start
 
 
-def _accept_payload(**payload: Any) -> None:
-    """Accept any payload: only remote workers know the parameters of the type."""
-
-
-_OPAQUE_HANDLER: Handler[..., Any] = Handler(_accept_payload, None, HandlerOptions(remote=True))
-
-
-@lru_cache(maxsize=1024)  # the default spec of a handler is cached by its identity
-def _make_opaque_handler(name: str) -> Handler[..., Any]:
-    handler = copy(_OPAQUE_HANDLER)
-    handler.name = name
-    return handler
-
-
 def _rename_error_fields(error: InvalidInput) -> InvalidInput:
     def rename(loc: list[Any]) -> list[Any]:
         return [REMOTE_FIELD_NAMES.get(loc[0], loc[0]), *loc[1:]] if loc else loc
@@ -249,6 +242,13 @@ def _parse_outcome(state: str, body: Mapping[str, Any]) -> RemoteOutcome:
     if artifacts is not None and not isinstance(artifacts, dict):
         raise InvalidInput("artifacts", _("must be an object"), "dict_type")
     artifacts = sanitize_json(artifacts or {})
+    delay_sec = _parse_optional(body, "delay_sec", parse_delay)
+    if delay_sec is not None and state not in ("FAILED", "SNOOZED"):
+        raise InvalidInput("delay_sec", _("is for the states FAILED and SNOOZED"), "no_effect")
+    if state == "SNOOZED":
+        if delay_sec is None:
+            raise InvalidInput("delay_sec", _("is required for the state SNOOZED"), "missing")
+        return Snoozed(delay_sec, error, artifacts)
     if state == "DONE":
         return Completed(artifacts, exit_code or 0)
     if state == "SKIPPED":
@@ -256,5 +256,5 @@ def _parse_outcome(state: str, body: Mapping[str, Any]) -> RemoteOutcome:
     if state == "FAILED":
         reason = next(iter(error.strip().splitlines()), "") or "failed"
         code = 1 if exit_code is None else exit_code
-        return Failed(error or reason, reason, exit_code=code, artifacts=artifacts)
+        return Failed(error or reason, reason, exit_code=code, artifacts=artifacts, retry_in=delay_sec)
     return Stopped(artifacts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +13,6 @@ from django.utils.translation import gettext as _
 
 from jobs import db
 from jobs.actors import PYTHON, Actor
-from jobs.conf.rules import YEAR_SEC
 from jobs.errors import Conflict, InvalidInput, InvalidParams, NotFound
 from jobs.models import Action, Job, JobTemplate
 from jobs.models.expressions import sql_literals
@@ -24,6 +22,7 @@ from jobs.registry import registry
 from jobs.services import activity, job_spec
 from jobs.states import ACTIVE, Status
 from jobs.validation import fields
+from jobs.validation.retry_policy import parse_retry_policy
 
 logger = logging.getLogger("jobs.services.templates")
 
@@ -36,24 +35,6 @@ class TemplateInUse(Conflict):
     code = "in_use"
 
 
-def parse_retry_policy(value: Any, field: fields.Field = "retry_policy") -> dict[str, Any]:
-    """Validate `max_attempts`, `base_sec`, `max_sec` and `jitter`; the settings apply to those that are not given."""
-    policy = fields.parse_json_object(value, field)
-    path = [field] if isinstance(field, str) else list(field)
-    for name in policy:
-        if name not in RETRY_POLICY_VALIDATORS:
-            message = _("is not one of %s") % ", ".join(RETRY_POLICY_VALIDATORS)
-            raise InvalidInput([*path, name[:100]], message, "extra_forbidden")
-    given = {name: value for name, value in policy.items() if value is not None}
-    return {name: RETRY_POLICY_VALIDATORS[name](value, [*path, name]) for name, value in given.items()}
-
-
-RETRY_POLICY_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "max_attempts": partial(fields.parse_integer, minimum=0, maximum=1000),
-    "base_sec": partial(fields.parse_number, minimum=0, maximum=YEAR_SEC),
-    "max_sec": partial(fields.parse_number, minimum=0, maximum=YEAR_SEC),
-    "jitter": partial(fields.parse_number, minimum=0, maximum=1),
-}
 VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "name": fields.parse_identifier,
     "job_type": fields.parse_identifier,

@@ -82,11 +82,20 @@ def find(text: str) -> ApiToken | None:
     """Return the token with this text, unless it has expired or was revoked."""
     if not 0 < len(text) <= TOKEN_LENGTH_LIMIT:
         return None
-    usable = ApiToken.objects.filter(digest=hash_token(text), revoked_at__isnull=True)
-    unexpired = usable.filter(Q(expires_at__isnull=True) | Q(expires_at__gt=Now()))
+    return _find_usable(digest=hash_token(text))
+
+
+def find_by_prefix(prefix: str) -> ApiToken | None:
+    """Return the token with this prefix, unless it has expired or was revoked, or another one has it, too."""
+    return _find_usable(prefix=prefix)
+
+
+def _find_usable(**condition: str) -> ApiToken | None:
     is_outdated = Q(last_used_at__isnull=True) | Q(last_used_at__lt=Now() - WINDOW)
-    tokens = unexpired.annotate(use_is_outdated=ExpressionWrapper(is_outdated, output_field=BooleanField()))
-    return tokens.order_by().first()
+    use_is_outdated = ExpressionWrapper(is_outdated, output_field=BooleanField())
+    usable = ApiToken.objects.usable().filter(**condition).annotate(use_is_outdated=use_is_outdated)
+    found = list(usable.order_by()[:2])
+    return found[0] if len(found) == 1 else None
 
 
 def is_name_taken(name: str, tenant: str | None) -> bool:
@@ -108,7 +117,8 @@ def record_use(token: ApiToken) -> None:
     if not getattr(token, "use_is_outdated", True):
         return
     try:
-        ApiToken.objects.filter(pk=token.pk).update(last_used_at=Now())
+        with db.atomic_on_sqlite():
+            ApiToken.objects.filter(pk=token.pk).update(last_used_at=Now())
     except DatabaseError as error:  # with a read-only database, requests can still read
         logger.warning("the use of token %s was not recorded: %s", token.prefix, error)
 
@@ -168,9 +178,11 @@ def count_request(token: ApiToken) -> float | None:
     has_room = row.filter(window_at__gt=open_since, window_count__lte=limit - share)
     is_closed = Q(window_at__isnull=True) | Q(window_at__lte=open_since)
     for _attempt in range(2):  # another request may open the window between the two statements
-        if has_room.update(window_count=F("window_count") + share) or row.filter(is_closed).update(
-            window_at=Now(), window_count=share
-        ):
+        with db.atomic_on_sqlite():
+            is_counted = has_room.update(window_count=F("window_count") + share) or row.filter(is_closed).update(
+                window_at=Now(), window_count=share
+            )
+        if is_counted:
             counted_ahead.add(token.pk, share - 1)
             return None
     started_at = row.values_list("window_at", flat=True).first()

@@ -20,26 +20,26 @@ from jobs.engine.worker import WorkerLoop, WorkerOptions, registration
 from jobs.engine.worker.registration import IDLE_BEAT_SEC
 from jobs.errors import Conflict, NotFound
 from jobs.models import Action, Worker, WorkerState
-from jobs.process_identity import ProcessIdentity
+from jobs.process_identity import Liveness
 from jobs.services import activity
 from jobs.validation import fields
 
-__all__ = ["ServedJobs", "WorkerOptions", "find_running_duplicate", "is_alive", "quiet", "run_worker", "stop", "wake"]
+__all__ = ["ServedJobs", "WorkerOptions", "has_running_worker", "is_alive", "quiet", "run_worker", "stop", "wake"]
 
 logger = logging.getLogger("jobs.services.workers")
 
 
 def run_worker(options: WorkerOptions, *, handle_signals: bool = True) -> int:
-    """Run a worker until it is stopped or, with `burst`, until no job is left. Return the exit code for the process."""
-    worker = WorkerLoop(options)
+    """Run a worker until it is stopped or, with `burst`, until no job is left. Return the exit code for the process.
+
+    Raise Conflict if a live worker has the name that the options give.
+    """
+    if options.log is not None:
+        options.log.install()
+    worker = WorkerLoop(registration.register_worker(options))
     if handle_signals:
         worker.install_signal_handlers()
     return worker.run()
-
-
-def find_running_duplicate(name: str | None) -> ProcessIdentity | None:
-    """Return another live worker of this name; None: the default name of this process."""
-    return registration.find_running_duplicate(ProcessIdentity.current(name))
 
 
 def quiet(worker_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> Worker:
@@ -62,6 +62,12 @@ def is_alive(worker: Worker) -> bool:
     if worker.state == WorkerState.STOPPED:
         return False
     return worker.heartbeat_at > clock.now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
+
+
+def has_running_worker() -> bool:
+    """Return whether a worker that claims jobs sent a heartbeat recently and is not proven gone."""
+    rows = Worker.objects.filter(state=WorkerState.RUNNING, heartbeat_at__gt=registration.oldest_live_heartbeat())
+    return any(row.identity.liveness() != Liveness.GONE for row in rows)
 
 
 def _request_state(worker_id: UUID, state: str, action: Action, reason: str, actor: Actor) -> Worker:

@@ -131,7 +131,7 @@ def count_jobs(tenant: str | None = None) -> JobCounts:
     )
 
 
-def count_busiest(resource_limit: int, kept: Kept) -> JobCounts:
+def count_busiest(resource_limit: int, kept: Kept, now: datetime | None = None) -> JobCounts:
     """Count the jobs of all tenants in a number of rows that does not grow with the number of names.
 
     Counts are by the resources with the most live jobs, and by the names of `kept`, which has column names as keys; all
@@ -140,7 +140,7 @@ def count_busiest(resource_limit: int, kept: Kept) -> JobCounts:
 
     def compute() -> JobCounts:
         busiest = _list_busiest_resources(resource_limit)
-        return _query_counts(None, {**kept, "resource": {*kept.get("resource", ()), *busiest}})
+        return _query_counts(None, {**kept, "resource": {*kept.get("resource", ()), *busiest}}, now)
 
     names = tuple((column, tuple(sorted(values))) for column, values in sorted(kept.items()))
     return _cache.get(
@@ -176,7 +176,7 @@ class WholeSteps(Func):
         return super().as_sql(compiler, connection, template=template, **context)
 
 
-def _query_counts(tenant: str | None, kept: Kept | None = None) -> JobCounts:
+def _query_counts(tenant: str | None, kept: Kept | None = None, now: datetime | None = None) -> JobCounts:
     jobs, minutes = Job.objects.order_by(), JobMinute.objects.order_by()
     if tenant is not None:
         jobs, minutes = jobs.filter(tenant=tenant), minutes.filter(tenant=tenant)
@@ -184,7 +184,7 @@ def _query_counts(tenant: str | None, kept: Kept | None = None) -> JobCounts:
     parts = [*live_parts, _finished_query(minutes, kept)]
     rows = list(parts[0].union(*parts[1:], all=True).order_by())
     live = tuple(LiveCount(*row[:8]) for row in rows if row[0] in LIVE)
-    return JobCounts(clock.now(), live, tuple(_parse_finished(*row) for row in rows if row[0] not in LIVE))
+    return JobCounts(now or clock.now(), live, tuple(_parse_finished(*row) for row in rows if row[0] not in LIVE))
 
 
 # Both parts of the UNION have the same columns: the key, the number of jobs, the columns of LiveCount, then those of

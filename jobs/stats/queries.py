@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from uuid import UUID
 
-from django.db.models import Case, Count, F, QuerySet, Sum, Value, When
-from django.db.models.functions import Now
+from django.db.models import Avg, Case, Count, F, FloatField, QuerySet, Sum, Value, When
+from django.db.models.functions import Cast, Now
 
 from jobs.conf import conf
-from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
+from jobs.models import Gate, Job, JobMinute, JobTemplate, Lease, LeaseKind, Worker, WorkerState
 from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow, InUse
@@ -22,6 +23,7 @@ FLOW_COLUMNS = ("tenant", "job_type", "resource", "addon_id")
 ACTIVE_STATUSES = tuple(sorted(ACTIVE))  # the condition of a partial index
 LANE_GATES = (Gate.LANE, Gate.READY)
 BLOCKED_TARGETS_LIMIT = 1000  # the count of blocked targets stops here
+DEMO_TENANT, DEMO_TEMPLATE = "demo", "demo: a short nap"  # the template shows that the tenant holds the demo
 SILENT = "SILENT"  # the state of a worker without a heartbeat for LEASE_SEC, whatever its row says
 
 
@@ -33,6 +35,15 @@ class WorkerCounts:
     slots: int
     busy: int
     stuck: int
+
+
+class ActiveJobs(NamedTuple):
+    """Jobs of one flow that one process of a worker runs; `process` is empty for offers and direct calls."""
+
+    flow: Flow
+    process: str
+    jobs: int
+    expected_sec: float | None  # the mean of their `expected_duration_sec`
 
 
 def get_oldest_waiting_job() -> Job | None:
@@ -67,12 +78,19 @@ def online_workers() -> QuerySet[Worker]:
     return Worker.objects.filter(heartbeat_at__gt=oldest_shown).exclude(state=WorkerState.STOPPED)
 
 
-def count_in_use() -> InUse:
-    """Count what uses the limits, as a claim does: active jobs, and granted leases of direct calls."""
+def list_active_jobs() -> list[ActiveJobs]:
+    """Return what uses the limits, as a claim counts it: active jobs, and granted leases of direct calls."""
     direct = Lease.objects.filter(kind=LeaseKind.DIRECT, ended_at__isnull=True, granted_at__isnull=False)
-    users = (Job.objects.active(), direct)
-    active, calls = (rows.order_by().values_list(*FLOW_COLUMNS).annotate(Count("pk")) for rows in users)
-    return InUse([(Flow(*row[:4]), row[4]) for row in active.union(calls, all=True).order_by()])
+    expected, unknown = Avg("expected_duration_sec"), Cast(Value(None), FloatField())
+    active = Job.objects.active().order_by().values_list(*FLOW_COLUMNS, "lease_owner").annotate(Count("pk"), expected)
+    calls = direct.order_by().values_list(*FLOW_COLUMNS, "owner").annotate(Count("pk"), expected=unknown)
+    rows = active.union(calls, all=True).order_by()
+    return [ActiveJobs(Flow(*row[:4]), (row[4] or "").rpartition("#")[0], *row[5:]) for row in rows]
+
+
+def count_in_use() -> InUse:
+    """Count the active jobs and direct calls by the keys of limits."""
+    return InUse((active.flow, active.jobs) for active in list_active_jobs())
 
 
 def count_recovered(within: timedelta, tenant: str | None = None) -> int:
@@ -110,3 +128,8 @@ def count_workers(tenant: str | None = None) -> WorkerCounts:
     states = Counter(row[0] for row in rows)
     slots, busy, stuck = (sum(row[column] for row in rows if row[0] != SILENT) for column in (1, 2, 3))
     return WorkerCounts(dict.fromkeys(names, 0) | states, slots, busy, stuck)
+
+
+def has_sample_history() -> bool:
+    """Return whether the demo is there, whose history is in the rollup alone."""
+    return JobTemplate.objects.filter(tenant=DEMO_TENANT, name=DEMO_TEMPLATE).exists()

@@ -9,16 +9,19 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
+from jobs import rates
 from jobs.conf import conf
 from jobs.errors import InvalidInput, NotFound
+from jobs.states import OnConflict, UniqueUntil
 from jobs.validation.json import (
     INT_MAX,
     INT_MIN,
@@ -29,14 +32,14 @@ from jobs.validation.json import (
     measure_text,
     to_utc,
 )
-from jobs.validation.sanitize import sanitize_text
+from jobs.validation.sanitize import escape_unprintable, sanitize_text
 
 Field = str | Sequence[str | int]
 
 PRIORITIES = {"LOW": 25, "NORMAL": 50, "HIGH": 75, "URGENT": 100}
 CONSTRAINTS = ("cpu_heavy", "disk_write_heavy", "network_heavy")
 MAX_TAGS, TAG_LENGTH, NAME_LENGTH, REASON_LENGTH = 32, 64, 200, 2000
-MAX_PARAM_NAMES = 100
+MAX_PARAM_NAMES, UNIQUE_KEY_LENGTH = 100, 255
 _CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029]")
 _TENANT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PRINTABLE = re.compile(r"[\x20-\x7e]{1,255}")
@@ -45,6 +48,11 @@ _MOMENT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?"
 )
 # Possessive, and without a failure after the opening quote: the time is linear for any text.
+UNITS_SEC = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+MAX_DAYS = 36_500
+MAX_DURATION_LENGTH = 100
+_DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,6})?[smhdw])+")
+_DURATION_PART = re.compile(r"([0-9.]+)([smhdw])")
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 # In well-formed JSON, a string can contain a NUL or half a surrogate pair only as an escape.
 _SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
@@ -67,6 +75,14 @@ def parse_text(
     except ValueRejected as rejection:
         raise _build_error(rejection, field) from None
     return str.__str__(value)
+
+
+def parse_rate(value: Any, name: str) -> str:
+    """Validate a rate such as `60/min`; return it in one spelling."""
+    try:
+        return str(rates.parse_rate(value))
+    except ValueError:
+        raise InvalidInput(name, _("must be a rate such as 60/min: a number, and s, min, h or day"), "rate") from None
 
 
 def parse_integer(value: Any, field: Field, minimum: int = INT_MIN, maximum: int = INT_MAX) -> int:
@@ -107,6 +123,32 @@ def parse_time(value: Any, field: Field) -> datetime:
         return to_utc(value if isinstance(value, datetime) else _parse_iso(value))
     except ValueRejected as rejection:
         raise _build_error(rejection, field) from None
+
+
+def parse_duration(text: str, field: Field) -> timedelta:
+    """Parse a duration such as `90s`, `15m`, `1h30m`, `30d` or `2w`."""
+    if len(text) > MAX_DURATION_LENGTH or not _DURATION.fullmatch(text):
+        shown = escape_unprintable(text[:50])
+        raise InvalidInput(field, _("must be a duration such as 90s, 15m, 1h30m or 30d, not %r") % shown, "duration")
+    seconds = sum(float(number) * UNITS_SEC[unit] for number, unit in _DURATION_PART.findall(text))
+    if not 0 < seconds <= MAX_DAYS * UNITS_SEC["d"]:
+        raise _build_duration_range_error(field)
+    return timedelta(seconds=seconds)
+
+
+def parse_time_or_delay(value: Any, field: Field) -> datetime | timedelta:
+    """Return a time in UTC; or, from a `timedelta` or text such as `+10m`, a delay that counts from the submission."""
+    if isinstance(value, str) and value.startswith("+"):
+        return parse_duration(value[1:], field)
+    if not isinstance(value, timedelta):
+        return parse_time(value, field)
+    if not timedelta(0) < value <= timedelta(days=MAX_DAYS):
+        raise _build_duration_range_error(field)
+    return value
+
+
+def _build_duration_range_error(field: Field) -> InvalidInput:
+    return InvalidInput(field, _("must be more than 0 s and at most %d days") % MAX_DAYS, "duration_range")
 
 
 def parse_json_value(value: Any, field: Field, *, max_depth: int | None = None, max_bytes: int | None = None) -> Any:
@@ -223,6 +265,24 @@ def parse_idempotency_key(value: Any, field: Field = "idempotency_key") -> str:
     if not isinstance(value, str) or not _PRINTABLE.fullmatch(value):
         raise InvalidInput(field, _("must be 1 to 255 printable ASCII characters"), "string_pattern")
     return str.__str__(value)
+
+
+def parse_unique_key(value: Any, field: Field = "unique_key") -> str:
+    return parse_text(value, field, max_length=UNIQUE_KEY_LENGTH, single_line=True)
+
+
+def parse_choice(value: Any, field: Field, choices: Sequence[str]) -> str:
+    choice = parse_text(value, field)
+    if choice not in choices:
+        raise InvalidInput(field, _("must be one of %s") % ", ".join(choices), "enum")
+    return choice
+
+
+UNIQUE_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "unique_key": parse_unique_key,
+    "unique_until": partial(parse_choice, choices=[str(until) for until in UniqueUntil]),
+    "on_conflict": partial(parse_choice, choices=[str(choice) for choice in OnConflict]),
+}
 
 
 def parse_constraints(value: Any, field: Field = "constraints") -> dict[str, bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -36,12 +36,17 @@ def sanitize_exit_code(value: object, default: int) -> int:
     return int(value) if isinstance(value, int) and -EXIT_CODE_LIMIT <= value < EXIT_CODE_LIMIT else default
 
 
-def sanitize_json(value: object) -> Any:
-    """Return the nearest JSON value; objects that JSON cannot represent become their repr. Never raises."""
+def sanitize_json(value: object, on_change: Callable[[], None] = lambda: None) -> Any:
+    """Return the nearest JSON value; objects that JSON cannot represent become their repr. Never raises.
+
+    `on_change` is called if that is not the value itself.
+    """
     for copy in (copy_as_json, _sanitize_node):
         try:
             return copy(value, MAX_DEPTH, ByteBudget(MAX_BYTES))
         except Exception as error:  # noqa: BLE001  an object in it may raise anything
+            if copy is copy_as_json:
+                on_change()
             if isinstance(error, ValueRejected) and error.kind == "too_large":
                 break
     kind = sanitize_text(type(value).__name__, 200)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.engine.executors import process_child
 from jobs.engine.executors.run import decide_retry
 from jobs.engine.executors.thread import OnReturn, retry_params
+from jobs.log_formats import WorkerLog
 from jobs.outcomes import Failed, Outcome, Stopped
 from jobs.states import Cause
 from jobs.validation.sanitize import sanitize_text
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from jobs.engine.worker.running_jobs import RunningJob
 
 CTX_FIELDS = (
-    *("job_id", "params", "attempt", "fence", "resume_from", "artifacts"),
-    *("token_limit", "tokens_used", "resource", "traceparent"),
+    *("job_id", "job_type", "params", "attempt", "fence", "resume_from", "artifacts"),
+    *("token_limit", "tokens_used", "resource", "group_id", "context", "traceparent"),
 )
 KILL_GRACE_SEC = 2.0  # between SIGTERM and SIGKILL for a process group
 
@@ -31,8 +32,9 @@ KILL_GRACE_SEC = 2.0  # between SIGTERM and SIGKILL for a process group
 class ProcessExecutor:
     """Starts a process for each job, and a thread that supervises it."""
 
-    def __init__(self, on_return: OnReturn) -> None:
+    def __init__(self, on_return: OnReturn, worker: str, log: WorkerLog | None) -> None:
         self.on_return = on_return
+        self._log_options = process_child.LogOptions(worker, log)
         self._running: set[BaseProcess] = set()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(
@@ -44,7 +46,7 @@ class ProcessExecutor:
         ctx_fields = {name: getattr(job.ctx, name) for name in CTX_FIELDS}
         process = self._context.Process(
             target=process_child.main,
-            args=(child_pipe, job.claim.job_type, ctx_fields, retry_params(job)),
+            args=(child_pipe, job.claim.job_type, ctx_fields, retry_params(job), self._log_options),
             daemon=False,
         )
         thread = threading.Thread(target=self._supervise, args=(job, process, pipe, child_pipe), daemon=True)

@@ -10,10 +10,11 @@ import os
 import signal
 import threading
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from jobs import tracing
 from jobs.engine.executors.run import Context, JobLogHandler, run, run_async
+from jobs.log_formats import WorkerLog, name_worker
 from jobs.outcomes import Outcome
 from jobs.registry import registry
 from jobs.states import StopMode
@@ -22,7 +23,16 @@ PR_SET_PDEATHSIG = 1
 CALL_HANDLER = "go"  # the worker's first message: without it, the handler must not be called
 
 
-def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dict[str, Any]) -> None:
+class LogOptions(NamedTuple):
+    """The name of the worker, and how it writes its log; None: as the site says."""
+
+    worker: str
+    log: WorkerLog | None
+
+
+def main(
+    pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dict[str, Any], log_options: LogOptions
+) -> None:
     """Run the handler; send its progress and, at the end, its outcome."""
     # Own session, own group: the handler's children can be killed with it, and the terminal's Ctrl-C does not reach it.
     os.setsid()
@@ -43,6 +53,9 @@ def main(pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dic
             pipe.send((kind, content))
 
     ctx = Context(**ctx_fields, on_write=lambda: send("writes", ctx.take_writes()))
+    if log_options.log is not None:
+        log_options.log.install()
+    name_worker(log_options.worker)
     JobLogHandler().install(logging.getLogger(), logging.getLogger("jobs.run"))
     runner = HandlerRunner(job_type, ctx, retry)
     threading.Thread(target=_receive_stops, args=(pipe, runner), daemon=True).start()

@@ -9,7 +9,8 @@ import math
 import random
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -17,21 +18,25 @@ from uuid import UUID
 from jobs import tracing
 from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
-from jobs.errors import InvalidInput, JobCancelled, Skip, TokenLimitExceeded
-from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
+from jobs.engine.member_group import MemberGroup
+from jobs.errors import InvalidInput, JobCancelled, Retry, Skip, Snooze, TokenLimitExceeded
+from jobs.log_formats import SafeFormatter
+from jobs.outcomes import Completed, Failed, Outcome, Skipped, Snoozed, Stopped
 from jobs.policies.retry import RetryFacts
 from jobs.redaction import SCRUBBED_LENGTH, clean_text, find_secrets
 from jobs.registry import registry
 from jobs.states import TOKEN_LIMIT_REASON, Cause, StopMode
 from jobs.validation.fields import REASON_LENGTH, parse_json_value
-from jobs.validation.sanitize import sanitize_exit_code, sanitize_json, sanitize_text
+from jobs.validation.sanitize import MAX_BYTES, MAX_DEPTH, sanitize_exit_code, sanitize_json, sanitize_text
 
 ERROR_LENGTH, LINE_LENGTH, MESSAGE_LENGTH = 64_000, 10_000, 500  # characters of texts of handlers
 MAX_TOKENS = 2**63 - 1  # of the column
 LONGEST_DELAY_SEC = 100.0 * YEAR_SEC
+DEFAULT_BACKOFF = 2.0
 logger = logging.getLogger("jobs.engine.executors.run")
 current_context: contextvars.ContextVar[Context | None] = contextvars.ContextVar("jobs_context", default=None)
 log = logging.getLogger("jobs.run")
+RESULT_HINT = "return None, texts, numbers, lists or dicts, of a pydantic model its model_dump(mode='json')"
 CleanText = Callable[[object, int], str]  # text and maximum length in, storable text out
 
 
@@ -59,21 +64,31 @@ def decide_retry(
     retry_policy: dict[str, Any],
     cause: Cause,
     error: BaseException | None,
+    delay_sec: float | None = None,
 ) -> float | None:
-    """Return the seconds until the retry as the retry policy decides, or None for no retry."""
+    """Return the seconds until the retry, or None for no retry, as the retry policy decides.
+
+    `delay_sec` is the delay that the handler itself has named, if it runs elsewhere; here, it raises `Retry`.
+    """
     facts = RetryFacts(
         attempt=attempt,
         max_retries=max_retries,
         cause=cause,
+        job_type=job_type,
         exception=error,
+        error_class="" if error is None else _get_class_path(error),
         retry_on=_get_retry_on(job_type),
         base_sec=retry_policy.get("base_sec", conf.RETRY_BASE_SEC),
+        backoff=retry_policy.get("backoff", DEFAULT_BACKOFF),
         max_sec=retry_policy.get("max_sec", conf.RETRY_MAX_SEC),
         jitter=retry_policy.get("jitter", conf.RETRY_JITTER),
         random=random.random(),  # noqa: S311 — spreads retries, no secret
     )
+    if isinstance(error, Retry):
+        delay_sec = error.delay_sec
     try:
-        return _clamp_delay(conf.policy("RETRY_POLICY").decide(facts))
+        delay = _clamp_delay(conf.policy("RETRY_POLICY").decide(facts))
+        return delay if delay is None or delay_sec is None else _clamp_delay(delay_sec)
     except Exception:  # an error in a custom policy must not lose the result
         logger.exception("the retry policy failed for a job of type %s; it is not retried", job_type)
         return None
@@ -125,7 +140,8 @@ def _run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
     try:
         handler = registry.get(job_type)
         positional = (ctx,) if handler.takes_ctx else ()
-        result = handler(*positional, **handler.signature.parse_arguments(ctx.params))
+        with wrap_call(ctx):
+            result = handler(*positional, **handler.signature.parse_arguments(ctx.params))
     except BaseException as error:  # noqa: BLE001 — any exception of a handler is its outcome
         return _build_outcome_of_error(error, job_type, ctx, retry)
     finally:
@@ -138,12 +154,34 @@ async def _run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outc
     try:
         handler = registry.get(job_type)
         positional = (ctx,) if handler.takes_ctx else ()
-        result = await handler(*positional, **handler.signature.parse_arguments(ctx.params))
+        with wrap_call(ctx):
+            result = await handler(*positional, **handler.signature.parse_arguments(ctx.params))
     except BaseException as error:  # noqa: BLE001 — any exception of a handler is its outcome
         return _build_outcome_of_error(error, job_type, ctx, retry)
     finally:
         current_context.reset(token)
     return _build_outcome(result, ctx)
+
+
+@contextmanager
+def wrap_call(ctx: Context) -> Iterator[None]:
+    """Run the block, a call of a handler, within the context manager that HANDLER_WRAPPER makes for it.
+
+    The wrapper sees an exception of the handler and cannot suppress it: the job would be taken for completed.
+    """
+    wrap = conf.function("HANDLER_WRAPPER")
+    if wrap is None:
+        yield
+        return
+    raised: BaseException | None = None
+    with wrap(ctx):
+        try:
+            yield
+        except BaseException as error:
+            raised = error
+            raise
+    if raised is not None:
+        raise raised
 
 
 def _build_outcome(result: Any, ctx: Context) -> Outcome:
@@ -153,7 +191,18 @@ def _build_outcome(result: Any, ctx: Context) -> Outcome:
     if ctx.is_over_token_limit:
         return _build_token_failure(artifacts)
     exit_code = sanitize_exit_code(ctx.exit_code, 0) if ctx.exit_code else 0
-    return Completed(artifacts=sanitize_json(artifacts) if artifacts else {}, exit_code=exit_code)
+    stored = sanitize_json(artifacts, lambda: _warn_of_changed_result(artifacts, ctx)) if artifacts else {}
+    return Completed(artifacts=stored, exit_code=exit_code)
+
+
+def _warn_of_changed_result(artifacts: dict[str, Any], ctx: Context) -> None:
+    """Log why the result is not stored as it is. The job has done its work: to fail it would run it again."""
+    problem = "the result is not JSON"
+    try:
+        parse_json_value(artifacts, (), max_depth=MAX_DEPTH, max_bytes=MAX_BYTES)
+    except Exception as error:  # noqa: BLE001 — an object in it may raise anything
+        problem = sanitize_text(error, MESSAGE_LENGTH)
+    ctx.add_log_line("WARNING", f"{problem}; the nearest JSON value is stored instead ({RESULT_HINT})")
 
 
 def _build_outcome_of_error(error: BaseException, job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
@@ -161,6 +210,12 @@ def _build_outcome_of_error(error: BaseException, job_type: str, ctx: Context, r
         return Skipped(ctx.clean_text(error, REASON_LENGTH), sanitize_json(ctx.artifacts))
     if isinstance(error, TokenLimitExceeded) or ctx.is_over_token_limit:
         return _build_token_failure(ctx.artifacts)
+    if isinstance(error, Snooze):
+        reason = ctx.clean_text(error, REASON_LENGTH)
+        delay = min(error.delay_sec, LONGEST_DELAY_SEC)
+        # For a job that was snoozed too often: only its row, which the worker locks later, knows how often.
+        retry_in = decide_retry(job_type, **retry, cause=Cause.ERROR, error=error)
+        return Snoozed(delay, reason, sanitize_json(ctx.artifacts), retry_in)
     if isinstance(error, asyncio.CancelledError | JobCancelled) and ctx.cancelled:
         return Stopped(sanitize_json(ctx.artifacts))
     return build_failure(job_type, error, Cause.ERROR, retry, ctx.artifacts, ctx.clean_text)
@@ -178,6 +233,10 @@ def _get_retry_on(job_type: str) -> tuple[type[BaseException], ...] | None:
         return None
 
 
+def _get_class_path(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
 def _get_exit_code(error: BaseException) -> int:
     return (sanitize_exit_code(error.code, 1) or 1) if isinstance(error, SystemExit) else 1
 
@@ -191,6 +250,7 @@ class Context:
         self,
         *,
         job_id: UUID | None,
+        job_type: str = "",
         params: dict[str, Any],
         attempt: int = 1,
         fence: int = 1,
@@ -199,10 +259,13 @@ class Context:
         token_limit: int | None = None,
         tokens_used: int = 0,
         resource: str = "default",
+        group_id: UUID | None = None,
+        context: dict[str, Any] | None = None,
         traceparent: str | None = None,
         on_write: Callable[[], None] = lambda: None,
     ) -> None:
         self.job_id = job_id
+        self.job_type = job_type
         self.params = params
         self.attempt = attempt
         self.fence = fence
@@ -212,6 +275,8 @@ class Context:
         self.token_limit = token_limit
         self.tokens_used = tokens_used
         self.resource = resource
+        self.group_id = group_id
+        self.context = context or {}
         self.traceparent = traceparent
         self.log = log
         self.stop_mode: StopMode | None = None
@@ -220,6 +285,13 @@ class Context:
         self._lock = threading.Lock()
         self._on_write = on_write
         self._line_count = 0
+
+    @property
+    def group(self) -> MemberGroup | None:
+        """The group of the job, with the results of the members before it; None if the job is in no group."""
+        if self.job_id is None or self.group_id is None:
+            return None
+        return MemberGroup(self.group_id, self.job_id)
 
     @property
     def cancelled(self) -> bool:
@@ -340,7 +412,8 @@ class PendingReports:
 class JobLogHandler(logging.Handler):
     """Copies the log records of a handler, from any logger, into its job's log.
 
-    Installed before other handlers of a logger, it masks the secrets of the job for them, too.
+    Installed before other handlers of a logger, it masks the secrets of the job for them, too, and adds `worker`,
+    `job_id` and `job_type` to the records, for any formatter.
     """
 
     def install(self, *loggers: logging.Logger) -> None:
@@ -349,6 +422,11 @@ class JobLogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         ctx = current_context.get()
+        fields = record.__dict__
+        fields.setdefault("worker", SafeFormatter.worker)
+        if ctx is not None and ctx.job_id is not None:
+            fields.setdefault("job_id", str(ctx.job_id))
+            fields.setdefault("job_type", ctx.job_type)
         if ctx is not None and not record.name.startswith("jobs.engine") and not hasattr(record, "captured"):
             record.captured = True  # a record may arrive through two loggers
             try:

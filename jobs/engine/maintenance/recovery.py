@@ -23,6 +23,7 @@ from jobs.conf import conf
 from jobs.engine import finish
 from jobs.engine.executors.run import decide_retry
 from jobs.engine.remote import starts
+from jobs.log_formats import job_fields
 from jobs.models import Job, JobGroup
 from jobs.models.job import JobQuerySet
 from jobs.outages import OUTAGE_ERRORS
@@ -132,8 +133,11 @@ def end_overdue_jobs(overdue: Sequence[Job]) -> int:
     return _end_jobs(overdue, select_overdue, Cause.TIMEOUT, TIMEOUT_REASON)
 
 
-def decide_retry_delay(job: Job, cause: Cause) -> float | None:
-    """Return the seconds until the retry of a job that ended without an exception of its own; None for none."""
+def decide_retry_delay(job: Job, cause: Cause, delay_sec: float | None = None) -> float | None:
+    """Return the seconds until the retry of a job that ended without an exception of its own; None for none.
+
+    `delay_sec` is the delay that its remote worker has named.
+    """
     return decide_retry(
         job.job_type,
         attempt=job.attempt,
@@ -141,6 +145,7 @@ def decide_retry_delay(job: Job, cause: Cause) -> float | None:
         retry_policy=job.retry_policy,
         cause=cause,
         error=None,
+        delay_sec=delay_sec,
     )
 
 
@@ -200,6 +205,7 @@ def _log_holder(job: Job) -> dict[str, Any]:
     logger.warning(
         "job %s (%s): the lease of worker %s (host %s, pid %s, last heartbeat %s) has ended; recovering the job",
         *(job.pk, job.job_type, *holder.values(), last_beat_at),
+        extra=job_fields(job.pk, job.job_type),
     )
     expires_at = job.lease_expires_at.isoformat() if job.lease_expires_at else None
     return {**holder, "last_beat_at": last_beat_at, "lease_expires_at": expires_at}

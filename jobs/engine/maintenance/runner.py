@@ -18,7 +18,7 @@ from typing import Protocol
 
 from jobs import db
 from jobs.conf import conf
-from jobs.engine import promoter
+from jobs.engine import promoter, waiters
 from jobs.engine.maintenance import (
     aging,
     deadlines,
@@ -61,8 +61,8 @@ class MaintenanceTask:
 
 _tasks: dict[str, MaintenanceTask] = {}
 _lease_reaper = recovery.LeaseReaper()
+_dead_lease_check = leases.DeadLeaseCheck()
 _priority_aging = aging.PriorityAging()
-_deadline_check = deadlines.DeadlineCheck()
 _group_action_check = group_actions.GroupActionCheck()
 
 
@@ -148,12 +148,13 @@ register_task("lanes", lambda: promoter.promote_due() + promoter.promote(), ever
 register_task("retention", retention.run_round, every_sec=retention.pause_sec)
 register_task("activities", retention.delete_old_activities, every_sec=lambda: retention.IDLE_SEC)
 register_task("folding", rollup_compaction.run_round, every_sec=lambda: 600.0)
-register_task("deadlines", _deadline_check.skip_late_jobs, every_sec=_deadline_check.pause_sec)
+register_task("deadlines", deadlines.skip_late_jobs)
 register_task("groups", _group_action_check.run_round)
 # A claim that finds a limit full ends dead leases at once.
-register_task("leases", leases.end_dead_leases, every_sec=lambda: conf.LEASE_SEC / 2)
+register_task("leases", _dead_lease_check.run_round, every_sec=_dead_lease_check.pause_sec)
 register_task("snapshot", system_load.run_round, every_sec=lambda: system_load.INTERVAL_SEC)
 register_task("aging", _priority_aging.run_round, every_sec=_priority_aging.pause_sec)
+register_task("waiters", waiters.delete_expired_rows, every_sec=lambda: waiters.ROW_SEC)
 register_task("shares", fair_share.delete_idle_accounts, every_sec=lambda: 60.0)
 
 
@@ -180,10 +181,9 @@ def build_offer_tasks() -> list[ThrottledTask]:
 
     Recovery has no memory here, as in `manage.py recover`: between two requests any time may pass.
     """
-    deadline_check = deadlines.DeadlineCheck()
     return [
         ThrottledTask(lambda: recovery.LeaseReaper().run_round(), lambda: conf.RECOVERY_SEC),
-        ThrottledTask(deadline_check.skip_late_jobs, deadline_check.pause_sec),
+        ThrottledTask(deadlines.skip_late_jobs, lambda: 1.0),
         ThrottledTask(lambda: group_actions.run_unfinished_actions(batches=2), lambda: 1.0),
     ]
 

@@ -22,14 +22,14 @@ from jobs.conf import conf
 from jobs.engine import finish, groups, lifecycle
 from jobs.engine.executors.run import ERROR_LENGTH, LINE_LENGTH, MESSAGE_LENGTH
 from jobs.engine.finish import STOPPED_EVENTS, FinishStatus, JobResult
-from jobs.engine.maintenance import recovery
+from jobs.engine.maintenance import deadlines, recovery
 from jobs.engine.remote import starts
 from jobs.engine.remote.starts import RemoteSlot, RemoteStart
-from jobs.engine.transitions import get_job, lock_job, require_transition
+from jobs.engine.transitions import get_job, lock_job, log_after_commit, require_transition, wrong_state
 from jobs.errors import LeaseLost, NotAsked, SlotBusy
 from jobs.models import Job, JobEvent, JobLog, JobRun
 from jobs.models.expressions import SqlLiteral, from_now
-from jobs.outcomes import Completed, Failed, Skipped, Stopped
+from jobs.outcomes import Completed, Failed, Skipped, Snoozed, Stopped
 from jobs.process_identity import beat_fields
 from jobs.redaction import clean_text, find_secrets
 from jobs.states import TERMINAL, TOKEN_LIMIT_REASON, Cause, EventKind, Status, StopMode
@@ -37,11 +37,12 @@ from jobs.validation.fields import REASON_LENGTH
 from jobs.validation.sanitize import sanitize_json
 
 LogLine = tuple[str, str, datetime | None]  # level, message, time
-RemoteOutcome = Completed | Skipped | Failed | Stopped
+RemoteOutcome = Completed | Skipped | Failed | Snoozed | Stopped
 EVENT_KINDS: dict[type[RemoteOutcome], Sequence[EventKind]] = {  # the events that a reported outcome may lead to
     Completed: (EventKind.COMPLETED,),
     Skipped: (EventKind.SKIPPED,),
     Failed: (EventKind.FAILED,),
+    Snoozed: (EventKind.SNOOZED, EventKind.FAILED, *STOPPED_EVENTS),
     Stopped: STOPPED_EVENTS,
 }
 
@@ -66,17 +67,20 @@ def start_job(job_id: UUID, holder: RemoteSlot, *, pid: int | None = None, host:
                 return job
             require_transition(job, "start")
             _require_free_slot(holder)
-            return lifecycle.start(
-                job_id,
-                actor=_build_actor(holder),
-                owner=holder.owner,
-                token=uuid4(),
-                lease_sec=conf.LEASE_SEC,
-                data=starts.build_event_data(holder, pid, host),
-            )
+            if not deadlines.is_late(job):
+                return lifecycle.start(
+                    job_id,
+                    actor=_build_actor(holder),
+                    owner=holder.owner,
+                    token=uuid4(),
+                    lease_sec=conf.LEASE_SEC,
+                    data=starts.build_event_data(holder, pid, host),
+                )
+            deadlines.skip_late_offer(job)
     except IntegrityError:
         _require_free_slot(holder)  # the slot got a job since the first look: the constraint decides
         raise
+    raise wrong_state(get_job(job_id), "start")  # after the commit, which keeps that it is skipped
 
 
 def renew_job_lease(start: RemoteStart, report: HeartbeatReport) -> Job:
@@ -105,7 +109,10 @@ def renew_job_lease(start: RemoteStart, report: HeartbeatReport) -> Job:
 
 
 def complete_job(start: RemoteStart, outcome: RemoteOutcome, *, stop_mode: StopMode | None = None) -> None:
-    """Record the result of a job. `stop_mode` is the stop request that a `Stopped` obeyed."""
+    """Record the result of a job. `stop_mode` is the stop request that a `Stopped` obeyed.
+
+    `retry_in` of a failure is the delay that its worker names; the retry policy decides whether there is a retry.
+    """
     with db.atomic():
         job = lock_job(start.job_id)
         if job.lease_token != start.lease_id:
@@ -123,10 +130,17 @@ def complete_job(start: RemoteStart, outcome: RemoteOutcome, *, stop_mode: StopM
             groups.run_actions_after_commit(job.group_id)
             return None
         if isinstance(outcome, Failed) and outcome.cause == Cause.ERROR:
-            outcome = replace(outcome, retry_in=recovery.decide_retry_delay(job, Cause.ERROR))
+            outcome = replace(outcome, retry_in=recovery.decide_retry_delay(job, Cause.ERROR, outcome.retry_in))
+        if isinstance(outcome, Snoozed):
+            outcome = replace(outcome, artifacts=artifacts, retry_in=recovery.decide_retry_delay(job, Cause.ERROR))
+            finish.snooze(job.pk, start.lease_id, outcome, actor=actor)
+            groups.run_actions_after_commit(job.group_id)
+            return None
         result = JobResult(job.pk, start.lease_id, replace(outcome, artifacts=artifacts), job.group_id)
         status = finish.finish([result], actor=actor)[job.pk]
         assert status == FinishStatus.DONE, status  # the row is locked, and its token was compared
+        reason = "" if isinstance(outcome, Completed) else outcome.reason
+        log_after_commit([(job.pk, job.job_type)], EVENT_KINDS[type(outcome)][0], actor=actor, reason=reason)
         groups.run_actions_after_commit(job.group_id)
     return None
 
@@ -160,7 +174,7 @@ def _scrub_report(report: HeartbeatReport, params: Any) -> HeartbeatReport:
 def _scrub_outcome(outcome: RemoteOutcome, params: Any) -> RemoteOutcome:
     """Mask the secrets of the job's params in the texts of a result, and cut the texts."""
     match outcome:
-        case Skipped(reason):
+        case Skipped(reason) | Snoozed(reason=reason):
             return replace(outcome, reason=clean_text(reason, find_secrets(params), REASON_LENGTH))
         case Failed(error, reason):
             secrets = find_secrets(params)
@@ -189,7 +203,7 @@ def _require_recorded(start: RemoteStart, kinds: Sequence[EventKind]) -> None:
 
     A job over its token limit fails whatever its worker reports: that counts as recorded, too.
     """
-    end_kinds = {*TERMINAL, EventKind.PAUSED, EventKind.HANDED_BACK}
+    end_kinds = {*TERMINAL, EventKind.PAUSED, EventKind.HANDED_BACK, EventKind.SNOOZED}
     ends = JobEvent.objects.filter(job_id=start.job_id, token=start.lease_id, kind__in=sorted(end_kinds))
     actor = _build_actor(start.holder)
     for event in ends.filter(actor_kind=actor.kind, actor_name=actor.name):

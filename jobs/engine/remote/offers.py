@@ -57,6 +57,7 @@ def offer_jobs(addons: Addons, tenant: str | None, limit: int) -> list[UUID]:
             ready = _ready_jobs(addons, tenant).filter(deadlines.can_be_offered(), pk__in=chosen).in_dispatch_order()
             locked = list(ready.select_for_update(skip_locked=True, of=("self",)).defer("params", "checkpoint"))
             selection.record_decisions([job.pk for job in locked])
+            selection.take_tokens(locked)
             reserve_sec = conf.DISPATCH_TIMEOUT_SEC
             return [lifecycle.offer(job, actor=SCHEDULER, reserve_sec=reserve_sec).pk for job in locked]
     except IntegrityError:  # a constraint guards targets, too; the next poll gets the rest

@@ -7,17 +7,20 @@ that holds a job's lock never waits for a limit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from jobs.actors import SCHEDULER
 from jobs.conf import conf
 from jobs.engine.selection import admission, fair_share, limits
+from jobs.engine.selection.buckets import Start
 from jobs.engine.slots import leases
 from jobs.engine.sql.candidates import Filter, ReadyJob, find_across_flows, find_in_window
-from jobs.models import JobEvent
-from jobs.policies.concurrency import Limit, count_free
+from jobs.engine.sql.claim import Claim
+from jobs.models import Job, JobEvent
+from jobs.policies.concurrency import NO_BUCKETS, Flow, Limit, count_free, seconds_to_start
 from jobs.states import EventKind, Status
 
 MAX_CONSIDERED = 1000  # jobs that one round decides about
@@ -37,7 +40,9 @@ class SelectionRound:
         self._connection, self._remote = connection, remote
         self._index = index or Filter()
         self._wanted = self._index & wanted
-        self.limits, self._in_use = limits.lock_limits()
+        usage = limits.lock_limits()
+        self.limits, self._in_use, self._buckets = usage.limits, usage.in_use, usage.buckets
+        self._flows: dict[UUID, Flow] = {}  # of the chosen jobs
         leases.notify_waiting_calls(self.limits, self._in_use)
         self._admission = None if admission.has_open_policy() else admission.AdmissionRound()
         self._fair_share = (
@@ -51,9 +56,14 @@ class SelectionRound:
 
     @property
     def is_saturated(self) -> bool:
-        """Return whether a limit is full, or a job was not admitted."""
-        full = any(count_free(limit, self._in_use) == 0 for limit in self.limits if not limit.paused)
-        return full or self.has_denied
+        """Return whether a limit is full, or a job was not admitted. Rates do not count: it is known when they pass."""
+        counts = (replace(limit, buckets=NO_BUCKETS) for limit in self.limits if not limit.paused)
+        return any(count_free(limit, self._in_use) == 0 for limit in counts) or self.has_denied
+
+    def seconds_to_start(self, applies: Callable[[Limit], bool]) -> float | None:
+        """Return the seconds until a rate that now prevents starts lets the next job start; None if none does."""
+        waits = (seconds_to_start(limit, self._in_use) for limit in self.limits if applies(limit) and not limit.paused)
+        return min((wait for wait in waits if wait > 0), default=None)
 
     @property
     def cost_in_use(self) -> int:
@@ -62,6 +72,9 @@ class SelectionRound:
 
     def count_startable(self, count: int) -> int | None:
         """Return how many of the first ready jobs may start, whatever they are; None if that depends on which."""
+        buckets = ((limit.scope, limit.buckets) for limit in self.limits)
+        if any(rates.tokens is not None or (rates.starts is not None and scope == "addon") for scope, rates in buckets):
+            return None  # it depends on what they may use, or on fields that a claim does not return
         free_slots = {limit: count_free(limit, self._in_use) for limit in self.limits}
         count = min(
             [count, *(free for limit, free in free_slots.items() if limit.scope == "global" and free is not None)]
@@ -94,10 +107,24 @@ class SelectionRound:
                     refused = True
                     continue
                 chosen.append(candidate.id)
-                self._in_use.add(candidate.flow)
+                self._flows[candidate.id] = candidate.flow
+                start = Start(candidate.id, candidate.flow, candidate.token_limit, candidate.tokens_used)
+                self._in_use.add(candidate.flow, start.reserved)
             if not refused:
                 break
         return chosen
+
+    def take_tokens(self, started: Iterable[Claim | Job]) -> None:
+        """Take what the started jobs need from the buckets of their rates. Only jobs that do start count."""
+        if self._buckets is None:
+            return
+        starts = [
+            Start(job.id, self._flows.get(job.id) or _flow_of(job), job.token_limit, job.tokens_used) for job in started
+        ]
+        self._buckets.take(starts)
+        for start in starts:
+            if start.id not in self._flows:
+                self._in_use.add(start.flow, start.reserved)
 
     def record_decisions(self, job_ids: Sequence[UUID]) -> None:
         """Record the decisions of this round. These jobs, which the caller has locked, are about to start."""
@@ -142,3 +169,8 @@ def exclude_limits(full: Sequence[Limit]) -> Filter:
 
 
 _COLUMN_OF_SCOPE = {"job_type": "job_type", "resource": "resource", "tenant": "tenant", "addon": "addon_id"}
+
+
+def _flow_of(job: Claim | Job) -> Flow:
+    """Return the flow of a job that was started without a choice; then no rate of an addon is in force."""
+    return Flow(job.tenant, job.job_type, job.resource, "")

@@ -20,9 +20,9 @@ from jobs.conf import conf
 from jobs.engine.maintenance import system_load
 from jobs.engine.slots import leases
 from jobs.engine.sql.limits import read_costs
-from jobs.models import Gate, Job, JobEvent
+from jobs.models import Gate, Job, JobEvent, SystemSnapshot
 from jobs.models.expressions import from_now
-from jobs.policies.admission import Approved, Candidate, Denied, Open, Snapshot, is_near_deadline
+from jobs.policies.admission import Approved, Candidate, Denied, Open, Snapshot, State, is_near_deadline
 from jobs.states import EventKind
 
 RECORD_BATCH_SIZE = 50
@@ -47,9 +47,10 @@ class AdmissionRound:
         self.denied: dict[UUID, Denied] = {}
         self._policy = conf.policy("ADMISSION_POLICY")
         self._cost_by_addon = count_costs()
-        self._load = _build_snapshot(row)
+        self._load = build_snapshot(row, *system_load.get_state(row))
         self._snapshot: Snapshot | None = None  # the load, with the cost in use right now
         self._jobs: dict[UUID, Any] = {}
+        self._cost_at_decision: dict[UUID, int] = {}  # what was in use when a job was decided about
         self._urgent_priority: int | None = None  # of a job near its deadline, for which capacity is reserved
 
     @property
@@ -85,6 +86,7 @@ class AdmissionRound:
         if job is None:  # deleted since it was found
             return False
         candidate = _to_candidate(job, self.now)
+        self._cost_at_decision[job_id] = self.cost_in_use
         decision = self._deny_after_urgent(candidate) or self.decide(candidate)
         if isinstance(decision, Approved):
             self.add_cost(candidate)
@@ -134,7 +136,7 @@ class AdmissionRound:
         return self._is_new(job, denial) or (job.recheck_at is not None and job.recheck_at <= self.now)
 
     def _build_event(self, job: Any, kind: EventKind, reason: str = "") -> JobEvent:
-        data = {"cost_units": job.cost_units, "used": self.cost_in_use, "state": self._load.state}
+        data = {"cost_units": job.cost_units, "used": self._cost_at_decision[job.pk], "state": self._load.state}
         return JobEvent(
             job_id=job.pk,
             kind=kind,
@@ -159,11 +161,11 @@ def count_costs() -> Counter[str]:
     return costs
 
 
-def _build_snapshot(row: Any) -> Snapshot:
-    state, held_sec = system_load.get_state(row)
+def build_snapshot(row: SystemSnapshot, state: str, held_sec: float) -> Snapshot:
+    """Return the measured load as policies take it, without the cost in use."""
     settings = conf.ADMISSION
     return Snapshot(
-        state=state,
+        state=State(state),
         held_sec=held_sec,
         load=row.load,
         cpu=row.cpu,

@@ -14,10 +14,10 @@ from uuid import UUID
 
 from jobs.conf import conf
 from jobs.engine.maintenance import system_load
-from jobs.engine.sql.candidates import Filter, ReadyJob, find_across_flows
+from jobs.engine.sql.candidates import NO_LIMIT, Filter, ReadyJob, find_across_flows
 from jobs.models import ShareAccount, SystemSnapshot
 from jobs.policies.concurrency import Flow, Limit
-from jobs.policies.fairness import MIN_WEIGHT, Share
+from jobs.policies.fairness import MIN_WEIGHT, FairShare, Share
 
 KEY_LENGTH = 220
 MAX_FLOWS = 500
@@ -30,6 +30,8 @@ class ShareCandidate(NamedTuple):
     flow: Flow
     priority: int
     share: Share
+    token_limit: int | None = None
+    tokens_used: int = 0
 
 
 def is_enabled() -> bool:
@@ -52,11 +54,13 @@ class FairShareRound:
         from jobs.engine.selection import exclude_limits
 
         wanted = self._wanted & exclude_limits(full)
-        jobs = find_across_flows(self._connection, count, wanted, remote=self._remote, flows=MAX_FLOWS)
+        # The first n jobs of a tenant or addon are in n of its flows at most; another policy may divide these.
+        turns = count if type(self._policy).share is FairShare.share else NO_LIMIT
+        jobs = find_across_flows(self._connection, count, wanted, remote=self._remote, flows=MAX_FLOWS, turns=turns)
         self._candidates = [self._to_candidate(job) for job in jobs]
         usage = _read_usage(candidate.share.key for candidate in self._candidates)
         ordered = order_by_share(self._candidates, usage, self._row.share_clock)[:count]
-        return [ReadyJob(candidate.id, candidate.flow, candidate.priority) for candidate in ordered]
+        return [ReadyJob(*job[:3], job.token_limit, job.tokens_used) for job in ordered]
 
     def charge(self, job_ids: Iterable[UUID]) -> dict[UUID, str]:
         """Charge the shares of these jobs, which start. Return the reason for each that overtakes an earlier job."""
@@ -80,7 +84,7 @@ class FairShareRound:
     def _to_candidate(self, job: ReadyJob) -> ShareCandidate:
         policy_share: Share = self._policy.share(job.flow)
         share = Share(policy_share.key[:KEY_LENGTH], max(policy_share.weight, MIN_WEIGHT))
-        return ShareCandidate(job.id, job.flow, job.priority, share)
+        return ShareCandidate(job.id, job.flow, job.priority, share, job.token_limit, job.tokens_used)
 
 
 def order_by_share(

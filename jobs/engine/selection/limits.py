@@ -7,24 +7,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from django.db.models import Q
-
 from jobs import db
-from jobs.conf import conf
+from jobs.conf import UNLIMITED, LimitValues, conf
+from jobs.engine.selection.buckets import BucketRound, delete_spends
 from jobs.engine.slots import leases
 from jobs.engine.sql.limits import ActiveRow, count_active, read_limits
 from jobs.models import ConcurrencyLimit, LimitScope
-from jobs.policies.concurrency import Flow, InUse, Limit, Limits
+from jobs.policies.concurrency import NO_BUCKETS, Flow, InUse, Limit, Limits
 
 logger = logging.getLogger("jobs.engine.limits")
 
 
 class LimitUsage(NamedTuple):
-    """The limits in force (or all), the active counts, and the flows of direct calls that wait for the next slot."""
+    """The limits in force (or all), the active counts, and the flows of direct calls that wait for the next slot.
+
+    `buckets` is None if no limit has a rate.
+    """
 
     limits: list[Limit]
     in_use: InUse
     waiting: list[Flow]
+    buckets: BucketRound | None = None
 
 
 def has_builtin_policy() -> bool:
@@ -32,29 +35,30 @@ def has_builtin_policy() -> bool:
     return type(conf.policy("CONCURRENCY_POLICY")) is Limits
 
 
-def read_configured() -> dict[tuple[str, str], int | None]:
-    """Return the maximum of each limit in the settings, by scope and key."""
-    return {("global", ""): None} | {(scope, key): maximum for scope, key, maximum in conf.LIMITS}
+def read_configured() -> dict[tuple[str, str], LimitValues]:
+    """Return the values of each limit in the settings, by scope and key; the global one always."""
+    return {("global", ""): UNLIMITED} | dict(conf.LIMITS.items())
 
 
 def sync_limits() -> None:
-    """Create or update the row of every limit in the settings; an operator's override keeps its own maximum."""
+    """Create or update the row of every limit in the settings; an operator's override keeps its own values."""
     configured = read_configured()
     with db.atomic():
         rows = ConcurrencyLimit.objects.all()
         rows.bulk_create(
             [
-                ConcurrencyLimit(scope=scope, key=key, max=maximum, overridden=False)
-                for (scope, key), maximum in sorted(configured.items())
+                ConcurrencyLimit(scope=scope, key=key, **values._asdict(), overridden=False)
+                for (scope, key), values in sorted(configured.items())
             ],
             ignore_conflicts=True,
         )
         for row in rows.select_for_update().filter(overridden=False).order_by("pk"):
-            maximum = configured.get((row.scope, row.key))
-            if maximum is None and not row.paused and row.scope != LimitScope.GLOBAL:
+            values = configured.get((row.scope, row.key), UNLIMITED)
+            if values == UNLIMITED and not row.paused and row.scope != LimitScope.GLOBAL:
                 row.delete()
-            elif row.max != maximum:
-                rows.filter(pk=row.pk).update(max=maximum)
+            elif row.values != values:
+                rows.filter(pk=row.pk).update(**values._asdict())
+        delete_spends()
 
 
 def ensure_limits() -> None:
@@ -64,18 +68,18 @@ def ensure_limits() -> None:
 
 
 def has_limits_in_force() -> bool:
-    """Tell, without a lock, whether some limit has a maximum or is paused."""
-    return ConcurrencyLimit.objects.filter(Q(max__isnull=False) | Q(paused=True)).exists()
+    """Tell, without a lock, whether some limit has a maximum or a rate, or is paused."""
+    return ConcurrencyLimit.objects.in_force().exists()
 
 
-def lock_limits() -> tuple[list[Limit], InUse]:
+def lock_limits() -> LimitUsage:
     """Lock the limits in force until the transaction ends, then count the active jobs and calls.
 
     The next transaction counts after this one. A limit under which a direct call waits has no room for queued jobs. A
     custom policy gets every limit, in force or not.
     """
     usage = read_usage()
-    return (_reserve_for_waiting(usage) if usage.waiting else usage.limits), usage.in_use
+    return usage._replace(limits=_reserve_for_waiting(usage)) if usage.waiting else usage
 
 
 def read_usage(*, lock: bool = True) -> LimitUsage:
@@ -84,9 +88,13 @@ def read_usage(*, lock: bool = True) -> LimitUsage:
     rows, active = read_limits(connection, all_rows=not has_builtin_policy(), lock=lock)
     if lock and any(row.expired for row in active) and leases.end_dead_leases():
         active = count_active(connection)
-    limits = [Limit(row.scope, row.key, row.max, bool(row.paused)) for row in rows]
+    buckets = BucketRound(connection, rows) if any(row.rate or row.token_rate for row in rows) else None
+    limits = [
+        Limit(row.scope, row.key, row.max, bool(row.paused), buckets=NO_BUCKETS if buckets is None else buckets.of(row))
+        for row in rows
+    ]
     running = [(_to_flow(row), row.active) for row in active if not row.waits]
-    return LimitUsage(limits, InUse(running), [_to_flow(row) for row in active if row.waits])
+    return LimitUsage(limits, InUse(running), [_to_flow(row) for row in active if row.waits], buckets)
 
 
 def _to_flow(row: ActiveRow) -> Flow:
@@ -99,7 +107,7 @@ def _reserve_for_waiting(usage: LimitUsage) -> list[Limit]:
     A custom policy may have limits without a row: then the job types of the waiting calls are reserved, too.
     """
     limits = [
-        replace(limit, reserved=True) if limit.max is not None and any(map(limit.names, usage.waiting)) else limit
+        replace(limit, reserved=True) if limit.is_in_force and any(map(limit.names, usage.waiting)) else limit
         for limit in usage.limits
     ]
     types = [] if has_builtin_policy() else sorted({flow.job_type for flow in usage.waiting})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -22,11 +23,11 @@ from jobs.ids import derive_flow_id
 from jobs.models import Lease, LeaseKind
 from jobs.models.expressions import from_now
 from jobs.policies.admission import Candidate
-from jobs.policies.concurrency import InUse, Limit
+from jobs.policies.concurrency import InUse, Limit, count_free
 from jobs.process_identity import Liveness, ProcessIdentity, beat_fields, seconds_since_beat
+from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON
 
 logger = logging.getLogger("jobs.engine.slots.leases")
-EXPIRED = "lease expired"
 FLOW_FIELDS = ("tenant", "job_type", "resource", "addon_id")  # the same names in a candidate and in its lease
 COST_FIELDS = ("cost_units", "priority", "expected_duration_sec")
 SLOT_FREE = "room"  # the notification for waiting direct calls: a slot may be free
@@ -81,10 +82,11 @@ def renew_slot_leases(lease_ids: Sequence[UUID]) -> tuple[set[UUID], set[UUID]]:
     return renewed, ended
 
 
-def end_lease(lease_id: UUID, outcome: str) -> bool:
+def end_lease(lease_id: UUID, outcome: str, *, tokens_used: int = 0) -> bool:
     """End a lease with this outcome and wake direct calls that wait. Return whether it was still live."""
     with db.atomic():
-        was_live = bool(live_leases().filter(pk=lease_id).update(ended_at=Now(), outcome=outcome))
+        fields = {"ended_at": Now(), "outcome": outcome, "tokens_used": tokens_used}
+        was_live = bool(live_leases().filter(pk=lease_id).update(**fields))
         if was_live:
             _notify_slot_free()
     return was_live
@@ -98,7 +100,7 @@ def is_live(lease_id: UUID) -> bool:
 def build_call_ended(lease_id: UUID) -> CallEnded:
     """Return the error for the caller of a direct call whose lease has ended before it."""
     outcome = Lease.objects.filter(pk=lease_id).values_list("outcome", flat=True).first()
-    return CallEnded(_("This direct call is over: %s.") % (outcome or EXPIRED))
+    return CallEnded(_("This direct call is over: %s.") % (outcome or LEASE_EXPIRED_REASON))
 
 
 def end_dead_leases() -> int:
@@ -107,19 +109,35 @@ def end_dead_leases() -> int:
     if not suspects:
         return 0
     with db.atomic():
-        rows = live_leases().filter(pk__in=[lease.pk for lease in suspects]).order_by("pk")
+        rows = live_leases().filter(pk__in=[lease.pk for lease, _outcome in suspects]).order_by("pk")
         # Look again under the lock: a lease may have been renewed since.
         dead = _find_dead(rows.select_for_update(no_key=True, skip_locked=True))
-        denials = {lease.pk for lease in dead if lease.kind == LeaseKind.ADMISSION and lease.granted_at is None}
+        denials = {lease.pk for lease, _outcome in dead if _is_denial(lease)}
         live_leases().filter(pk__in=denials).delete()
-        ended = [lease for lease in dead if lease.pk not in denials]
-        live_leases().filter(pk__in=[lease.pk for lease in ended]).update(ended_at=Now(), outcome=EXPIRED)
+        ended = [(lease, outcome) for lease, outcome in dead if lease.pk not in denials]
+        for reason in sorted({outcome for _lease, outcome in ended}):
+            lease_ids = [lease.pk for lease, outcome in ended if outcome == reason]
+            live_leases().filter(pk__in=lease_ids).update(ended_at=Now(), outcome=reason)
         if ended:
             _notify_slot_free()
-    for lease in ended:
-        facts = (lease.pk, lease.kind, lease.job_type, lease.owner)
-        logger.warning("lease %s (%s, %s) of %s expired: it was not renewed", *facts)
+    for lease, outcome in ended:
+        logger.warning("lease %s (%s, %s) of %s: %s", lease.pk, lease.kind, lease.job_type, lease.owner, outcome)
     return len(ended)
+
+
+class DeadLeaseCheck:
+    """The maintenance task. While there are direct calls, it runs as often as jobs of dead processes are looked for."""
+
+    def __init__(self) -> None:
+        self._has_direct_calls = False
+
+    def pause_sec(self) -> float:
+        return conf.RECOVERY_SEC if self._has_direct_calls else conf.LEASE_SEC / 2
+
+    def run_round(self) -> int:
+        ended = end_dead_leases()
+        self._has_direct_calls = live_leases().filter(kind=LeaseKind.DIRECT).exists()
+        return ended
 
 
 def notify_waiting_calls(limits: Sequence[Limit], in_use: InUse) -> None:
@@ -127,25 +145,34 @@ def notify_waiting_calls(limits: Sequence[Limit], in_use: InUse) -> None:
 
     Called by a claim that found these limits closed to the queue: it has counted what is in use already.
     """
-    reserved = [limit for limit in limits if limit.reserved]
-    if reserved and all(limit.max is None or in_use.of(limit) < limit.max for limit in reserved):
+    reserved = [replace(limit, reserved=False) for limit in limits if limit.reserved]
+    if reserved and all(count_free(limit, in_use) != 0 for limit in reserved):
         notifications.notify(SLOT_FREE)
 
 
-def _find_dead(leases: QuerySet[Lease]) -> list[Lease]:
+def _find_dead(leases: QuerySet[Lease]) -> list[tuple[Lease, str]]:
+    """Return the dead ones of these leases, each with the outcome that it ends with."""
     may_be_dead = Q(expires_at__lt=Now()) | ~Q(process="")
-    return [lease for lease in leases.filter(may_be_dead).annotate(now=Now()) if _is_dead(lease)]
+    rows = [(lease, _find_outcome(lease)) for lease in leases.filter(may_be_dead).annotate(now=Now())]
+    return [(lease, outcome) for lease, outcome in rows if outcome is not None]
 
 
-def _is_dead(lease: Lease) -> bool:
-    """Return whether it expired, or its process is proven gone. SQLite's clock may jump: a steady clock must agree."""
+def _find_outcome(lease: Lease) -> str | None:
+    """Return why a lease is dead: its process is proven gone, or it expired; None while it lives.
+
+    SQLite's clock may jump: a steady clock must agree that the lease expired.
+    """
     process = ProcessIdentity.parse_owner(lease.process)
     if process is not None and process.liveness() == Liveness.GONE:
-        return True
+        return CRASH_RECOVERY_REASON
     if lease.expires_at >= lease.now:  # type: ignore[attr-defined]
-        return False
+        return None
     seconds = seconds_since_beat(lease.beat_clock) if lease.granted_at is not None or lease.process else None
-    return seconds is None or seconds > conf.LEASE_SEC
+    return LEASE_EXPIRED_REASON if seconds is None or seconds > conf.LEASE_SEC else None
+
+
+def _is_denial(lease: Lease) -> bool:
+    return lease.kind == LeaseKind.ADMISSION and lease.granted_at is None
 
 
 def _notify_slot_free() -> None:

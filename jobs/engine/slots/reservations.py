@@ -20,13 +20,14 @@ from django.utils.translation import gettext as _
 from jobs import db
 from jobs.conf import conf
 from jobs.engine.selection import admission, limits
+from jobs.engine.selection.buckets import Start
 from jobs.engine.slots import leases
 from jobs.engine.slots.leases import SLOT_FREE
 from jobs.errors import InvalidOperationError, NoSlot
 from jobs.models import ApiToken, Lease, LeaseKind
 from jobs.notifications import CHANNEL, Listener
 from jobs.policies.admission import Candidate, Denied
-from jobs.policies.concurrency import Flow, Limit
+from jobs.policies.concurrency import Flow, Limit, seconds_to_start
 from jobs.process_identity import ProcessIdentity
 
 FIRST_POLL_SEC, LONGEST_POLL_SEC = 0.02, 0.5
@@ -34,23 +35,33 @@ FIRST_POLL_SEC, LONGEST_POLL_SEC = 0.02, 0.5
 
 @dataclass(frozen=True)
 class WaitReason:
-    """Why a direct call waits, as a sentence; `is_permanent` if waiting will not help."""
+    """Why a direct call waits, as a sentence; `is_permanent` if waiting will not help.
+
+    `seconds`: until a rate lets the next one start, if one is the reason.
+    """
 
     message: str
     is_permanent: bool = False
+    seconds: float | None = None
 
 
-def reserve_slot(candidate: Candidate, owner: str, api_token: UUID | None = None) -> Lease:
+def reserve_slot(
+    candidate: Candidate, owner: str, api_token: UUID | None = None, *, token_limit: int | None = None
+) -> Lease:
     """Take a slot at once, or a position in the queue of direct calls. Not inside a transaction: others must see it.
 
-    Raise NoSlot if waiting will not help, or if the token has DIRECT_PER_TOKEN calls already.
+    Raise NoSlot if waiting will not help, or if the token has DIRECT_PER_TOKEN calls already; most of those are found
+    without a lock.
     """
+    if api_token is not None:
+        _require_room_for_token(api_token)
     with _open_transaction():
         if api_token is not None:
+            list(ApiToken.objects.select_for_update(no_key=True).filter(pk=api_token).values_list("pk"))
             _require_room_for_token(api_token)
         limits.ensure_limits()
         lease = leases.build_lease(candidate, LeaseKind.DIRECT, owner)
-        lease.api_token = api_token
+        lease.api_token, lease.token_limit = api_token, token_limit
         lease.process = ProcessIdentity.current().slot_owner(0)[:300]
         reason = _find_wait_reason(lease, lock=True)
         if reason is not None and reason.is_permanent:
@@ -115,8 +126,7 @@ class SlotWaiter:
 
 
 def _require_room_for_token(api_token: UUID) -> None:
-    """Raise NoSlot if DIRECT_PER_TOKEN calls of this token wait or run. The token's lock makes the count exact."""
-    list(ApiToken.objects.select_for_update(no_key=True).filter(pk=api_token).values_list("pk"))
+    """Raise NoSlot if DIRECT_PER_TOKEN calls of this token wait or run; exact under the lock of the token's row."""
     calls = leases.live_leases().filter(kind=LeaseKind.DIRECT, api_token=api_token)
     is_full = calls.count() >= conf.DIRECT_PER_TOKEN
     if is_full and leases.end_dead_leases():
@@ -127,33 +137,39 @@ def _require_room_for_token(api_token: UUID) -> None:
 
 
 def _find_wait_reason(lease: Lease, *, lock: bool) -> WaitReason | None:
+    """Return why a direct call waits. With `lock`, None is a grant: its tokens are taken."""
     usage = limits.read_usage(lock=lock)
     flow = _flow_of(lease)
     for limit in usage.limits:
         if limit.paused and limit.names(flow):
             return WaitReason(_("“%s” is paused.") % _format_limit(limit), is_permanent=True)
     ahead = list(takewhile(lambda other: other.pk != lease.pk, _waiting_leases())) if usage.waiting else []
-    reason = _simulate_grants([*map(_flow_of, ahead), flow], usage)
-    if reason is not None:
-        return reason
-    return _check_admission(lease, ahead) if lock else None
+    reason = _simulate_grants([*ahead, lease], usage)
+    if reason is None and lock:
+        reason = _check_admission(lease, ahead)
+        if reason is None and usage.buckets is not None:
+            usage.buckets.take([Start(lease.pk, flow, lease.token_limit)])
+    return reason
 
 
-def _simulate_grants(queue: Sequence[Flow], usage: limits.LimitUsage) -> WaitReason | None:
+def _simulate_grants(queue: Sequence[Lease], usage: limits.LimitUsage) -> WaitReason | None:
     """Grant slots to the queue of direct calls in order, on paper only; return why the last one must wait."""
     policy = conf.policy("CONCURRENCY_POLICY")
-    maxima = [limit for limit in usage.limits if limit.max is not None]
+    in_force = [limit for limit in usage.limits if limit.is_in_force]
     waiting: list[Flow] = []
     reason: WaitReason | None = None
-    for flow in queue:
+    for lease in queue:
+        flow = _flow_of(lease)
         blocked = policy.blocked(flow, usage.limits, usage.in_use)
         reason = None
         if blocked is not None:
-            reason = WaitReason(_("“%s” has no free slot.") % _format_limit(blocked.limit))
-        elif any(limit.names(flow) and limit.names(other) for limit in maxima for other in waiting):
+            seconds = seconds_to_start(blocked.limit, usage.in_use)
+            message = _("The rate of “%s” is used up.") if seconds else _("“%s” has no free slot.")
+            reason = WaitReason(message % _format_limit(blocked.limit), seconds=seconds or None)
+        elif any(limit.names(flow) and limit.names(other) for limit in in_force for other in waiting):
             reason = WaitReason(_("Another direct call goes first."))
         if reason is None:
-            usage.in_use.add(flow)
+            usage.in_use.add(flow, Start(lease.pk, flow, lease.token_limit).reserved)
         else:
             waiting.append(flow)
     return reason

@@ -17,7 +17,7 @@ def to_stored(connection: Any, value: Any) -> Any:
 
 
 def to_datetime(stored: str | datetime) -> datetime:
-    """Convert a time that SQLite returned: Django's converters make columns naive datetimes, expressions stay text."""
+    """Convert a time that a database returned. SQLite's columns are naive datetimes, its expressions text."""
     parsed = parse_datetime(stored) if isinstance(stored, str) else stored
     assert parsed is not None, stored
-    return parsed.replace(tzinfo=UTC)
+    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)

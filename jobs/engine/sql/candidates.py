@@ -16,7 +16,9 @@ from jobs.db import execute, to_uuid
 from jobs.policies.concurrency import Flow
 
 WINDOW = 1000
+NO_LIMIT = 2**31 - 1
 ORDER = "priority DESC, position, created_at, id"
+ORDER_COLUMNS = "priority, position, created_at, id"
 TURNS = f"row_number() OVER (PARTITION BY tenant, addon_id ORDER BY {ORDER})"
 
 
@@ -31,6 +33,8 @@ class CandidateRow(NamedTuple):
     priority: int
     position: int
     created_at: Any
+    token_limit: int | None
+    tokens_used: int
 
 
 COLUMNS = ", ".join(CandidateRow._fields)
@@ -42,6 +46,8 @@ class ReadyJob(NamedTuple):
     id: UUID
     flow: Flow
     priority: int
+    token_limit: int | None
+    tokens_used: int
 
 
 class Filter(NamedTuple):
@@ -70,18 +76,24 @@ def find_in_window(connection: Any, limit: int, index: Filter, wanted: Filter) -
 
 
 def find_across_flows(
-    connection: Any, limit: int, wanted: Filter, *, remote: bool = False, flows: int | None = None
+    connection: Any,
+    limit: int,
+    wanted: Filter,
+    *,
+    remote: bool = False,
+    flows: int | None = None,
+    turns: int = NO_LIMIT,
 ) -> list[ReadyJob]:
     """Return the first `limit` jobs of the flows whose first job is wanted, in dispatch order.
 
     With `flows`, return up to `limit` jobs of each of so many flows: the first flow of every tenant and addon, then the
-    second of each, so that one of them with many flows does not crowd out the others.
+    second of each, so that one of them with many flows does not crowd out the others; and at most `turns` of each.
     """
     ready = f"gate = 3 AND {'remote' if remote else 'NOT remote'}"
     if db.is_sqlite(connection):
-        return _find_across_flows_on_sqlite(connection, ready, wanted, limit, flows)
+        return _find_across_flows_on_sqlite(connection, ready, wanted, limit, flows, turns)
     heads, total = (limit, f"LIMIT {limit:d}") if flows is None else (flows, "")
-    order = ORDER if flows is None else f"{TURNS}, {ORDER}"
+    turn, order = ("1", ORDER) if flows is None else (TURNS, f"turn, {ORDER}")
     sql = f"""
     WITH RECURSIVE head AS (
         (SELECT flow_id, {COLUMNS} FROM jobscheduler_job WHERE {ready} ORDER BY flow_id, {ORDER} LIMIT 1)
@@ -91,7 +103,8 @@ def find_across_flows(
             WHERE {ready} AND flow_id > head.flow_id ORDER BY flow_id, {ORDER} LIMIT 1
         ) following
     ),
-    best AS MATERIALIZED (SELECT flow_id FROM head WHERE {wanted.sql or "1 = 1"} ORDER BY {order} LIMIT {heads:d})
+    ranked AS (SELECT *, {turn} AS turn FROM head WHERE {wanted.sql or "1 = 1"}),
+    best AS MATERIALIZED (SELECT flow_id FROM ranked WHERE turn <= {turns:d} ORDER BY {order} LIMIT {heads:d})
     SELECT job.* FROM best CROSS JOIN LATERAL (
         SELECT {COLUMNS} FROM jobscheduler_job  -- with "=", the planner could scan all flows in dispatch order
         WHERE flow_id BETWEEN best.flow_id AND best.flow_id AND {ready} ORDER BY flow_id, {ORDER} LIMIT {limit:d}
@@ -101,18 +114,22 @@ def find_across_flows(
 
 
 def _find_across_flows_on_sqlite(
-    connection: Any, ready: str, wanted: Filter, limit: int, flows: int | None
+    connection: Any, ready: str, wanted: Filter, limit: int, flows: int | None, turns: int
 ) -> list[ReadyJob]:
+    turn, order = ("1", ORDER) if flows is None else (TURNS, f"turn, {ORDER}")
     heads = f"""
     WITH RECURSIVE flow(flow_id) AS (
         SELECT min(flow_id) FROM jobscheduler_job WHERE {ready}
         UNION ALL
         SELECT (SELECT min(flow_id) FROM jobscheduler_job WHERE {ready} AND flow_id > flow.flow_id)
         FROM flow WHERE flow.flow_id IS NOT NULL
+    ),
+    ranked AS (
+        SELECT head.flow_id, {turn} AS turn, {ORDER_COLUMNS} FROM flow JOIN jobscheduler_job head ON head.id = (
+            SELECT id FROM jobscheduler_job j WHERE j.flow_id = flow.flow_id AND {ready} ORDER BY {ORDER} LIMIT 1)
+        WHERE {wanted.sql or "1 = 1"}
     )
-    SELECT head.flow_id FROM flow JOIN jobscheduler_job head ON head.id = (
-        SELECT id FROM jobscheduler_job j WHERE j.flow_id = flow.flow_id AND {ready} ORDER BY {ORDER} LIMIT 1)
-    WHERE {wanted.sql or "1 = 1"} ORDER BY {ORDER if flows is None else f"{TURNS}, {ORDER}"} LIMIT {flows or limit:d}
+    SELECT flow_id FROM ranked WHERE turn <= {turns:d} ORDER BY {order} LIMIT {flows or limit:d}
     """
     jobs = f"SELECT {COLUMNS} FROM jobscheduler_job WHERE flow_id = %s AND {ready} ORDER BY {ORDER} LIMIT {limit:d}"
     rows: list[CandidateRow] = []
@@ -128,4 +145,4 @@ def _find_across_flows_on_sqlite(
 def _to_ready_job(row: Sequence[Any]) -> ReadyJob:
     found = CandidateRow(*row)
     flow = Flow(found.tenant, found.job_type, found.resource, found.addon_id)
-    return ReadyJob(to_uuid(found.id), flow, found.priority)
+    return ReadyJob(to_uuid(found.id), flow, found.priority, found.token_limit, found.tokens_used)

@@ -1,6 +1,7 @@
 """Claim ready jobs, and renew their leases.
 
-A claim sets the lease, opens the run (or continues the open one) and writes the event. `claim_next` claims the first
+A claim sets the lease, opens the run (or continues the open one) and writes the event. The event keeps the lease id in
+its data, not in the column `token`, whose index has the starts of remote workers alone. `claim_next` claims the first
 ready jobs in dispatch order, and none while any limit is in force; `claim_chosen` claims jobs that a selection round
 has chosen under the locks of the limits.
 """
@@ -20,7 +21,9 @@ from jobs import db
 from jobs.db import NOW, Statement, execute, to_array, to_text_array, to_uuid
 from jobs.engine.sql import to_stored
 from jobs.engine.sql.columns import CLAIM_COLUMNS
+from jobs.engine.sql.limits import IN_FORCE
 from jobs.process_identity import read_beat_clock
+from jobs.states import ADMITTED_REASON
 
 
 class Claim(NamedTuple):
@@ -44,6 +47,7 @@ class Claim(NamedTuple):
     checkpoint: Any
     group_id: UUID | None
     retry_of_id: UUID | None
+    context: dict[str, Any] | None
     traceparent: str | None
     artifacts: dict[str, Any]
 
@@ -120,9 +124,9 @@ _PICK_NEXT = f"""
           AND job_type = ANY(%(types)s::text[])
           AND (%(resources)s::text[] IS NULL OR resource = ANY(%(resources)s::text[]))
           AND (%(tenant)s::text IS NULL OR tenant = %(tenant)s)
-          AND NOT (time_sensitive AND deadline_at <= {NOW} AND dispatched_at IS NULL)
+          AND NOT (deadline_at IS NOT NULL AND deadline_at <= {NOW} AND dispatched_at IS NULL)
           AND (%(limits_locked)s::boolean
-               OR NOT EXISTS (SELECT 1 FROM jobscheduler_concurrencylimit WHERE max IS NOT NULL OR paused))
+               OR NOT EXISTS (SELECT 1 FROM jobscheduler_concurrencylimit WHERE {IN_FORCE}))
         ORDER BY priority DESC, position, created_at, id
         LIMIT {{limit:d}} FOR UPDATE SKIP LOCKED
     ),"""
@@ -131,7 +135,7 @@ _PICK_CHOSEN = f"""
     WITH picked AS MATERIALIZED (
         SELECT id, priority, position, created_at FROM jobscheduler_job
         WHERE id = ANY(%(job_ids)s::uuid[]) AND gate = 3 AND NOT remote
-          AND NOT (time_sensitive AND deadline_at <= {NOW} AND dispatched_at IS NULL)
+          AND NOT (deadline_at IS NOT NULL AND deadline_at <= {NOW} AND dispatched_at IS NULL)
         ORDER BY priority DESC, position, created_at, id
         FOR UPDATE SKIP LOCKED
     ),"""
@@ -162,8 +166,11 @@ _CLAIM = f"""
         ON CONFLICT (job_id) DO NOTHING
     ),
     event AS (
-        INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, actor_kind, actor_name, at)
-        SELECT id, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %(worker)s, {NOW} FROM claimed
+        INSERT INTO jobscheduler_jobevent (
+            job_id, kind, from_status, to_status, reason, data, actor_kind, actor_name, at)
+        SELECT id, 'RUNNING', 'QUEUED', 'RUNNING', '{ADMITTED_REASON}', jsonb_build_object('lease_id', lease_token),
+               'worker', %(worker)s, {NOW}
+        FROM claimed
     )
     SELECT {", ".join(CLAIM_COLUMNS)},
            CASE WHEN fence > 1 THEN (SELECT artifacts FROM jobscheduler_jobrun r WHERE r.job_id = claimed.id) END
@@ -179,7 +186,7 @@ def _claim_next(limit: int) -> str:
     return _PICK_NEXT.format(limit=limit) + _CLAIM
 
 
-_JSON_COLUMNS = [Claim._fields.index(name) for name in ("params", "retry_policy", "checkpoint", "artifacts")]
+_JSON_COLUMNS = [Claim._fields.index(name) for name in ("params", "retry_policy", "checkpoint", "context", "artifacts")]
 
 
 def parse_claim(row: Sequence[Any]) -> Claim:
@@ -194,21 +201,21 @@ def parse_claim(row: Sequence[Any]) -> Claim:
 
 # ---------------------------------------------------------------------- SQLite
 
-_SQLITE_PICK_NEXT = """
+_SQLITE_PICK_NEXT = f"""
     SELECT id FROM jobscheduler_job
     WHERE gate = 3 AND NOT remote
       AND job_type IN (SELECT value FROM json_each(%s))
       AND (%s IS NULL OR resource IN (SELECT value FROM json_each(%s)))
       AND (%s IS NULL OR tenant = %s)
-      AND NOT (time_sensitive AND deadline_at <= %s AND dispatched_at IS NULL)
-      AND (%s OR NOT EXISTS (SELECT 1 FROM jobscheduler_concurrencylimit WHERE max IS NOT NULL OR paused))
+      AND NOT (deadline_at IS NOT NULL AND deadline_at <= %s AND dispatched_at IS NULL)
+      AND (%s OR NOT EXISTS (SELECT 1 FROM jobscheduler_concurrencylimit WHERE {IN_FORCE}))
     ORDER BY priority DESC, position, created_at, id
     LIMIT %s
 """
 _SQLITE_PICK_CHOSEN = """
     SELECT id FROM jobscheduler_job
     WHERE id IN (SELECT value FROM json_each(%s)) AND gate = 3 AND NOT remote
-      AND NOT (time_sensitive AND deadline_at <= %s AND dispatched_at IS NULL)
+      AND NOT (deadline_at IS NOT NULL AND deadline_at <= %s AND dispatched_at IS NULL)
     ORDER BY priority DESC, position, created_at, id
 """
 _SQLITE_CLAIM = f"""
@@ -237,9 +244,11 @@ _SQLITE_OPEN_RUNS = """
     SELECT value, 'RUNNING', %s, '', '{}', %s FROM json_each(%s)
     WHERE NOT EXISTS (SELECT 1 FROM jobscheduler_jobrun WHERE job_id = value)
 """
-_SQLITE_EVENTS = """
-    INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, actor_kind, actor_name, at)
-    SELECT value, 'RUNNING', 'QUEUED', 'RUNNING', '', 'worker', %s, %s FROM json_each(%s)
+_SQLITE_EVENTS = f"""
+    INSERT INTO jobscheduler_jobevent (job_id, kind, from_status, to_status, reason, data, actor_kind, actor_name, at)
+    SELECT json_extract(value, '$[0]'), 'RUNNING', 'QUEUED', 'RUNNING', '{ADMITTED_REASON}',
+           json_object('lease_id', json_extract(value, '$[1]')), 'worker', %s, %s
+    FROM json_each(%s)
 """
 _SQLITE_ARTIFACTS = """
     SELECT job_id, artifacts FROM jobscheduler_jobrun WHERE job_id IN (SELECT value FROM json_each(%s))
@@ -271,7 +280,8 @@ def _claim_on_sqlite(
         rows = {row[0]: row for row in cursor.fetchall()}
         job_ids = json.dumps([job_id for job_id in picked if job_id in rows])
         cursor.execute(_SQLITE_OPEN_RUNS, [at, lease_request.worker, job_ids])
-        cursor.execute(_SQLITE_EVENTS, [lease_request.worker, at, job_ids])
+        starts = json.dumps([(job_id, str(UUID(token))) for job_id, token, _owner in leases if job_id in rows])
+        cursor.execute(_SQLITE_EVENTS, [lease_request.worker, at, starts])
         cursor.execute(_SQLITE_ARTIFACTS, [job_ids])
         artifacts = dict(cursor.fetchall())
     return [_parse_sqlite_claim(rows[job_id], artifacts[job_id]) for job_id in picked if job_id in rows]

@@ -30,11 +30,13 @@ SUBMISSION_COLUMNS = {
     "schedule_id": "uuid",
     "fire_time": "timestamptz",
     "fence": "bigint",  # continues the count of the retry chain
+    "context": "jsonb",
     "traceparent": "text",
 }
 # The initial values of a new job's other columns; only raw SQL has to name them.
 INITIAL_VALUES = {
     "tokens_used": "0",
+    "snooze_count": "0",
     "status_reason": "''",
     "cancel_requested": "false",
     "cancel_mode": "''",
@@ -61,5 +63,6 @@ CLAIM_COLUMNS = (
     "checkpoint",
     "group_id",
     "retry_of_id",
+    "context",
     "traceparent",
 )

@@ -23,6 +23,7 @@ from jobs.engine.sql.claim import Claim, LeaseRequest, ServedParams, claim_next,
 from jobs.engine.sql.columns import INITIAL_VALUES, SUBMISSION_COLUMNS
 from jobs.engine.sql.rollup import ADD_ON_CONFLICT, INSERT_INTO_ROLLUP, KEY_COLUMNS, SUM_COLUMNS
 from jobs.models.rollup import BUCKETS_SEC
+from jobs.notifications import ENDED_CHANNEL
 
 
 class ResultRow(NamedTuple):
@@ -49,6 +50,7 @@ class FinishedRow(NamedTuple):
     job_type: str | None = None
     retried_by: UUID | None = None
     in_group: bool = False
+    has_waiter: bool = False  # a notification was sent
 
 
 class FinishContext(NamedTuple):
@@ -87,7 +89,8 @@ def finish_and_claim(
 
 _BUCKETS = f"ARRAY[{', '.join(map(str, BUCKETS_SEC))}]::double precision[]"
 
-# `leased` locks the jobs in the order of their ids, and drops those whose lease has ended by then.
+# `leased` locks the jobs in the order of their ids, and drops those whose lease has ended by then. There is no retry
+# after a stop request, and none that would start past the deadline.
 _FINISH = f"""
     WITH given AS MATERIALIZED (
         SELECT * FROM json_to_recordset(%(results)s::json) AS t(
@@ -95,7 +98,8 @@ _FINISH = f"""
             retry_in double precision, retry_id uuid)
     ),
     leased AS MATERIALIZED (
-        SELECT g.*, (g.retry_in IS NOT NULL AND NOT j.cancel_requested) AS retried
+        SELECT g.*, (g.retry_in IS NOT NULL AND NOT j.cancel_requested
+                     AND (j.deadline_at IS NULL OR {NOW} + g.retry_in * interval '1 second' < j.deadline_at)) AS retried
         FROM jobscheduler_job j JOIN given g ON g.id = j.id AND g.token = j.lease_token
         WHERE j.id = ANY(%(ids)s::uuid[])
         ORDER BY j.id FOR NO KEY UPDATE OF j
@@ -115,7 +119,7 @@ _FINISH = f"""
         FROM leased l
         WHERE j.id = l.id
         RETURNING l.token, l.reason, l.error, l.exit_code, l.artifacts, l.data, l.retry_in, l.retry_id, l.retried,
-                  j.status, j.created_at, j.position, j.attempt, j.checkpoint, j.id,
+                  j.status, j.created_at, j.position, j.attempt, j.checkpoint, j.unique_key, j.unique_until, j.id,
                   {", ".join(f"j.{n}" for n in SUBMISSION_COLUMNS)}
     ),
     run AS (
@@ -154,7 +158,9 @@ _FINISH = f"""
                       WHERE x.job_id = g.id AND x.token = g.token AND x.kind = g.status
                         AND x.actor_kind = %(actor_kind)s AND x.actor_name = %(actor_name)s LIMIT 1) THEN 'replay'
                 ELSE 'lost' END,
-           f.tenant, f.job_type, CASE WHEN f.retried THEN f.retry_id END, f.group_id IS NOT NULL
+           f.tenant, f.job_type, CASE WHEN f.retried THEN f.retry_id END, f.group_id IS NOT NULL,
+           (SELECT pg_notify('{ENDED_CHANNEL}', f.id::text)
+            FROM jobscheduler_waiter w WHERE w.job_id = f.id LIMIT 1) IS NOT NULL
     FROM given g LEFT JOIN finished f ON f.id = g.id
 """
 
@@ -165,10 +171,11 @@ _RETRY = f"""retry AS (
         INSERT INTO jobscheduler_job (
             id, {", ".join(SUBMISSION_COLUMNS)},
             status, gate, priority, position, created_at, not_before, hold, holds_lane,
-            idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(INITIAL_VALUES)})
+            idempotency_hash, retry_of_id, attempt, checkpoint, unique_key, unique_until, {", ".join(INITIAL_VALUES)})
         SELECT retry_id, {", ".join(SUBMISSION_COLUMNS)}, 'QUEUED', 1, base_priority, position, {NOW},
                {NOW} + retry_in * interval '1 second', false, lane_id IS NOT NULL,
-               '', id, attempt + 1, checkpoint, {", ".join(INITIAL_VALUES.values())}
+               '', id, attempt + 1, checkpoint, CASE WHEN unique_until = 'end' THEN unique_key END,
+               nullif(unique_until, 'start'), {", ".join(INITIAL_VALUES.values())}
         FROM finished WHERE retried
         ON CONFLICT (retry_of_id) WHERE retry_of_id IS NOT NULL DO NOTHING
         RETURNING id, retry_of_id
@@ -196,7 +203,8 @@ def finish_statement(results: Sequence[ResultRow], context: FinishContext) -> St
 # ---------------------------------------------------------------------- SQLite
 
 _SQLITE_SELECT_LEASED = """
-    SELECT j.id, j.tenant, j.resource, j.job_type, j.lane_id, j.group_id, j.cancel_requested, j.created_at
+    SELECT j.id, j.tenant, j.resource, j.job_type, j.lane_id, j.group_id, j.cancel_requested, j.created_at,
+           j.deadline_at
     FROM json_each(%s) g CROSS JOIN jobscheduler_job j
     WHERE j.id = json_extract(g.value, '$[0]') AND j.lease_token = json_extract(g.value, '$[1]')
 """
@@ -231,10 +239,11 @@ _SQLITE_CLOSE_RUNS = """
 _SQLITE_RETRY = f"""
     INSERT INTO jobscheduler_job (
         id, {", ".join(SUBMISSION_COLUMNS)}, status, gate, priority, position, created_at, not_before, hold, holds_lane,
-        idempotency_hash, retry_of_id, attempt, checkpoint, {", ".join(INITIAL_VALUES)})
+        idempotency_hash, retry_of_id, attempt, checkpoint, unique_key, unique_until, {", ".join(INITIAL_VALUES)})
     SELECT %s, {", ".join(SUBMISSION_COLUMNS)},
            'QUEUED', 1, base_priority, position, %s, %s, false, lane_id IS NOT NULL,
-           '', id, attempt + 1, checkpoint, {", ".join(INITIAL_VALUES.values())}
+           '', id, attempt + 1, checkpoint, CASE WHEN unique_until = 'end' THEN unique_key END,
+           nullif(unique_until, 'start'), {", ".join(INITIAL_VALUES.values())}
     FROM jobscheduler_job WHERE id = %s
     ON CONFLICT (retry_of_id) DO NOTHING
 """
@@ -261,6 +270,12 @@ class _LeasedJob(NamedTuple):
     group_id: str | None
     cancel_requested: bool
     created_at: str
+    deadline_at: str | None
+
+    def allows_retry(self, starts_at: datetime) -> bool:
+        """Return whether a retry may be created: not after a stop request, and not past the deadline."""
+        is_late = self.deadline_at is not None and starts_at >= to_datetime(self.deadline_at)
+        return not self.cancel_requested and not is_late
 
 
 def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], context: FinishContext) -> list[FinishedRow]:
@@ -273,7 +288,7 @@ def _finish_on_sqlite(connection: Any, results: Sequence[ResultRow], context: Fi
         retried = {
             result.id: result
             for result in done
-            if result.retry_in is not None and not leased[result.id].cancel_requested
+            if result.retry_in is not None and leased[result.id].allows_retry(now + timedelta(seconds=result.retry_in))
         }
         states = [(result.id.hex, result.status, result.reason, result.id in retried) for result in done]
         cursor.execute(_SQLITE_FINISH, [json.dumps(states)])

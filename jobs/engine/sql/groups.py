@@ -1,6 +1,6 @@
 """Finish waiting members of a group, and record the retries of finished ones: many rows in a few statements.
 
-The caller holds the locks of the rows and has looked the transition up.
+The caller holds the locks of the rows and has looked the transition up. The results of members are read without locks.
 """
 
 from __future__ import annotations
@@ -56,10 +56,62 @@ def record_retries(connection: Any, members: Iterable[RetriedMember], actor: Act
             cursor.execute(statement, params)
 
 
+class Place(NamedTuple):
+    """The place of a member in its group."""
+
+    group_index: int
+    waits_for_others: bool
+
+
+def find_place(connection: Any, job_id: UUID) -> Place | None:
+    """Return the place of a job in its group; None if it is in no group."""
+    with connection.cursor() as cursor:
+        cursor.execute(_PLACE, {"job_id": db.to_stored_uuid(job_id)})
+        row = cursor.fetchone()
+    return None if row is None else Place(row[0], bool(row[1]))
+
+
+def read_results(connection: Any, group_id: UUID, *, before: int, max_bytes: int) -> tuple[int, list[tuple[int, str]]]:
+    """Return the bytes of the results of completed members before an index, and their indexes and JSON texts.
+
+    There are no texts if the results have more than `max_bytes`.
+    """
+    params = {"group_id": db.to_stored_uuid(group_id), "before": before, "max_bytes": max_bytes}
+    with connection.cursor() as cursor:
+        cursor.execute(db.pick(connection, postgresql=_RESULTS, sqlite=_SQLITE_RESULTS), params)
+        rows = cursor.fetchall()
+    size = int(rows[0][2]) if rows else 0
+    return size, [] if size > max_bytes else [(index, text) for index, text, _size in rows]
+
+
 _EVENT_COLUMNS = "job_id, kind, from_status, to_status, reason, actor_kind, actor_name"  # `at` has a default
 
 
+_PLACE = """
+    SELECT member.group_index, grp.mode = 'sequential' OR COALESCE(member.group_index = grp.then_index, false)
+    FROM jobscheduler_job member JOIN jobscheduler_jobgroup grp ON grp.id = member.group_id
+    WHERE member.id = %(job_id)s
+"""  # fits both databases
+
+
 # ---------------------------------------------------------------------- PostgreSQL
+
+_RESULTS = """
+    WITH results AS (
+        SELECT member.group_index, (run.artifacts -> 'result')::text AS result
+        FROM jobscheduler_job member
+        JOIN jobscheduler_jobrun run ON run.job_id = member.id
+        WHERE member.group_id = %(group_id)s
+          AND member.group_index < %(before)s
+          AND member.status = 'COMPLETED'
+          AND NOT EXISTS (SELECT 1 FROM jobscheduler_job newer WHERE newer.retry_of_id = member.id)
+    ), sized AS (
+        SELECT group_index, result, sum(octet_length(result)) OVER () AS size FROM results WHERE result IS NOT NULL
+    )
+    SELECT group_index, CASE WHEN size <= %(max_bytes)s THEN result END, size
+    FROM sized
+    ORDER BY group_index
+"""
 
 _FINISH_WAITING = (
     f"""
@@ -100,6 +152,24 @@ _RECORD_RETRIES = (
 
 
 # ---------------------------------------------------------------------- SQLite
+
+_SQLITE_RESULTS = """
+    WITH results AS (
+        SELECT member.group_index, run.artifacts -> 'result' AS result
+        FROM jobscheduler_job member
+        JOIN jobscheduler_jobrun run ON run.job_id = member.id
+        WHERE member.group_id = %(group_id)s
+          AND member.group_index < %(before)s
+          AND member.status = 'COMPLETED'
+          AND NOT EXISTS (SELECT 1 FROM jobscheduler_job newer WHERE newer.retry_of_id = member.id)
+    ), sized AS (
+        SELECT group_index, result, sum(length(CAST(result AS BLOB))) OVER () AS size
+        FROM results WHERE result IS NOT NULL
+    )
+    SELECT group_index, CASE WHEN size <= %(max_bytes)s THEN result END, size
+    FROM sized
+    ORDER BY group_index
+"""
 
 _SQLITE_FINISH_WAITING = (
     f"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class ClaimSchedule:
         self._targets_changed = True  # a target may have a new head to make ready
         self._poll_at = 0.0  # when to look at the queue, with or without a wake-up
         self._due_at = 0.0  # when the next scheduled job is due
+        self._next_start_at = math.inf  # when a rate lets the next of the ready jobs start
         self._queue_empty = False  # as of the last look
         self._empty_claims = 0  # consecutive claims that got none of the ready jobs
         self._change_claim_at = 0.0  # a change of the database leads to no claim before
@@ -68,7 +70,7 @@ class ClaimSchedule:
         self._look_due = True
 
     def begin_turn(self, now: float) -> None:
-        self._is_polling = now >= min(self._poll_at, self._due_at)
+        self._is_polling = now >= self._look_at
 
     def record_look(self, now: float, state: QueueState, pace: Pace) -> None:
         """Record the state of the queue, and plan the next poll."""
@@ -85,7 +87,7 @@ class ClaimSchedule:
             self._may_have_more = True
         elif state.has_ready_jobs:
             self._poll_at = min(self._poll_at, self._change_claim_at)
-        self._is_polling = now >= min(self._poll_at, self._due_at)
+        self._is_polling = now >= self._look_at
 
     def record_promotion(self, *, is_unfinished: bool) -> None:
         self._targets_changed = is_unfinished
@@ -97,8 +99,16 @@ class ClaimSchedule:
         self._may_have_more = claimed == requested
         return not self._may_have_more and not self._is_polling
 
-    def plan_next_look(self, now: float, *, claimed: int, is_saturated: bool) -> None:
-        """Plan the next look after a claim: soon, if ready jobs were left; another transaction may have locked them."""
+    def plan_next_look(
+        self, now: float, *, claimed: int, is_saturated: bool, next_start_at: float | None = None
+    ) -> None:
+        """Plan the next look after a claim: soon, if ready jobs were left; another transaction may have locked them.
+
+        If a rate prevented starts, the next look is at `next_start_at`.
+        """
+        has_ready_jobs = not self._may_have_more and not self._queue_empty
+        self._next_start_at = next_start_at if has_ready_jobs and next_start_at is not None else math.inf
+        is_saturated |= next_start_at is not None
         if not self._may_have_more:
             self._empty_claims = 0 if claimed or self._queue_empty else self._empty_claims + 1
             if self._empty_claims:
@@ -120,7 +130,7 @@ class ClaimSchedule:
         """Return how many seconds to wait for an event before the next turn, while slots are free."""
         if self._may_have_more or self._look_due:
             return 0.0
-        return max(min(self._poll_at, self._due_at) - now, 0.0)
+        return max(self._look_at - now, 0.0)
 
     @property
     def may_have_more(self) -> bool:
@@ -155,8 +165,21 @@ class ClaimSchedule:
 
     @property
     def is_exhausted(self) -> bool:
-        """Return whether a burst is done: the queue is empty, or several claims got none of the ready jobs."""
-        return not self._targets_changed and (self._queue_empty or self._empty_claims >= BURST_EMPTY_LOOKS)
+        """Return whether a burst is done: the queue is empty, or several claims got none of the ready jobs.
+
+        Jobs that a rate delays are waited for.
+        """
+        is_stuck = self._empty_claims >= BURST_EMPTY_LOOKS and not self.waits_for_rate
+        return not self._targets_changed and (self._queue_empty or is_stuck)
+
+    @property
+    def waits_for_rate(self) -> bool:
+        """Return whether it is known when a rate lets the next of the ready jobs start."""
+        return self._next_start_at < math.inf
+
+    @property
+    def _look_at(self) -> float:
+        return min(self._poll_at, self._due_at, self._next_start_at)
 
     def _apply(self, now: float, state: QueueState) -> None:
         self._look_due = False

@@ -167,7 +167,7 @@ def lease_margin_sec() -> float:
 
 def _apply_stop_request(job: RunningJob, is_requested: bool, mode: str) -> None:
     if is_requested and job.ctx.stop_mode != mode:
-        logger.info("job %s: stop requested (%s)", job.id, mode)
+        logger.info("job %s: stop requested (%s)", job.name, mode, extra=job.log_fields)
         job.request_stop(StopMode(mode))
 
 

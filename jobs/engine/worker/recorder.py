@@ -17,8 +17,9 @@ from jobs.engine.executors.run import decide_retry
 from jobs.engine.executors.thread import retry_params
 from jobs.engine.finish import FinishStatus, JobResult
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
+from jobs.log_formats import batch_fields
 from jobs.outages import is_rejection
-from jobs.outcomes import Completed, Failed, Outcome, Skipped, Stopped
+from jobs.outcomes import Completed, Failed, Outcome, Skipped, Snoozed, Stopped
 from jobs.states import REJECTED_RESULT_REASON, TIMEOUT_REASON, Cause
 
 logger = logging.getLogger("jobs.engine.worker")
@@ -48,8 +49,8 @@ class Recorder:
     def collect_results(self, jobs: Sequence[RunningJob] | None = None) -> list[ReturnedJob]:
         """Return the results (of these jobs, or of all) to record in one batch.
 
-        Stops are recorded alone; results without a lease are dropped. The last progress of each handler is written
-        before the transaction that records the results: SQLite has one writer.
+        Stops and snoozes are recorded alone; results without a lease are dropped. The last progress of each handler is
+        written before the transaction that records the results: SQLite has one writer.
         """
         batch: list[ReturnedJob] = []
         for job in list(self.returned) if jobs is None else jobs:
@@ -57,7 +58,7 @@ class Recorder:
             if not job.stuck:
                 job.write_progress()  # or waits for the progress writer, which may be writing the last of it
             if job.stuck:
-                logger.warning("job %s: its handler has returned; its slot is free again", job.id)
+                logger.warning("job %s: its handler has returned; its slot is free", job.name, extra=job.log_fields)
                 self._release(job, FinishStatus.DONE)
             elif job.lost:
                 self._release(job, FinishStatus.LOST)
@@ -66,6 +67,8 @@ class Recorder:
                     outcome = _build_timeout(job, retry=True)  # the handler stopped because of its timeout
                 if isinstance(outcome, Stopped):
                     self._record_stop(job, outcome)
+                elif isinstance(outcome, Snoozed):
+                    self._release(job, finish.snooze(job.id, job.claim.lease_token, outcome, actor=self.actor))
                 else:
                     result = JobResult(job.id, job.claim.lease_token, outcome, job.claim.group_id)
                     batch.append(ReturnedJob(job, result))
@@ -82,7 +85,8 @@ class Recorder:
             if status != FinishStatus.LOST and isinstance(result.outcome, Failed):
                 delay = result.outcome.retry_in
                 retry = "not retried" if delay is None else f"retried in {delay:g} s"
-                logger.warning("job %s failed, %s: %s", job.name, retry, result.outcome.reason)
+                reason = result.outcome.reason
+                logger.warning("job %s failed, %s: %s", job.name, retry, reason, extra=job.log_fields)
             elif status != FinishStatus.LOST:
                 jobs_by_outcome.setdefault(type(result.outcome).__name__.lower(), []).append(job)
             self._release(job, status)
@@ -99,13 +103,13 @@ class Recorder:
             except DatabaseError as rejection:
                 if not is_rejection(rejection):
                     raise
-                logger.exception("job %s: the database rejected its result; the job fails", job.id)
+                logger.exception("job %s: the database rejected its result", job.name, extra=job.log_fields)
                 error = f"the result ({type(outcome).__name__}) could not be recorded: {rejection}"
                 self.returned[job] = Failed(job.ctx.clean_text(error, 2000), REJECTED_RESULT_REASON)
 
     def abandon_job(self, job: RunningJob) -> None:
         """Fail a job whose handler ignores its stop request. Thread and slot are stuck until the handler returns."""
-        logger.error("job %s: its handler ignores the stop request; its slot is stuck", job.id)
+        logger.error("job %s failed: its handler ignores its stop; its slot is stuck", job.name, extra=job.log_fields)
         result = JobResult(job.id, job.claim.lease_token, _build_timeout(job, retry=False), job.claim.group_id)
         finish.finish([result], actor=self.actor)
         job.mark_lost()
@@ -121,14 +125,12 @@ class Recorder:
 
     def _record_stop(self, job: RunningJob, outcome: Stopped) -> None:
         """Record `stop` for a handler that obeyed a stop request, `hand_back` for one whose worker shuts down."""
-        token, status, action = job.claim.lease_token, FinishStatus.LOST, "stopped"
+        token, status = job.claim.lease_token, FinishStatus.LOST
         if job.ctx.stop_mode is not None:
             status = finish.stop(job.id, token, actor=self.actor, artifacts=outcome.artifacts)
         if status == FinishStatus.LOST:  # no stop request, or it was withdrawn meanwhile
-            reason, action = f"worker {self.worker} shut down", "handed back"
+            reason = f"worker {self.worker} shut down"
             status = finish.hand_back(job.id, token, actor=self.actor, reason=reason, artifacts=outcome.artifacts)
-        if status != FinishStatus.LOST:
-            logger.info("job %s was %s", job.name, action)
         self._release(job, status)
 
     def _release(self, job: RunningJob, status: FinishStatus) -> None:
@@ -151,8 +153,10 @@ def _build_timeout(job: RunningJob, *, retry: bool) -> Failed:
 def log_jobs(jobs: Sequence[RunningJob], batch_message: str, job_message: str) -> None:
     """Log `job_message` (name) for each of a few jobs; for more, `batch_message` (count, names), and each at DEBUG."""
     if len(jobs) > SINGLE_LINES_LIMIT:
-        logger.info(batch_message, len(jobs), ", ".join([job.name for job in jobs]))
+        names = ", ".join([job.name for job in jobs])
+        fields = batch_fields((job.id, job.claim.job_type) for job in jobs)
+        logger.info(batch_message, len(jobs), names, extra=fields)
     level = logging.INFO if len(jobs) <= SINGLE_LINES_LIMIT else logging.DEBUG
     if logger.isEnabledFor(level):
         for job in jobs:
-            logger.log(level, job_message, job.name)
+            logger.log(level, job_message, job.name, extra=job.log_fields)

@@ -1,23 +1,30 @@
-"""The row of a worker: the figures that the console shows, and the requests that the worker reads."""
+"""The row of a worker: its name, the figures that the console shows, and the requests that the worker reads."""
 
 from __future__ import annotations
 
+import logging
 import time
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from django.db.models import F, Q
+from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
 from jobs import db
 from jobs.conf import conf
+from jobs.errors import Conflict
 from jobs.ids import uuid7
 from jobs.models import Worker, WorkerState
+from jobs.outages import OutageGuard
 from jobs.process_identity import Liveness, ProcessIdentity
 from jobs.version import __version__
 
 if TYPE_CHECKING:
     from jobs.engine.worker.worker import WorkerOptions
 
+logger = logging.getLogger("jobs.engine.worker")
 IDLE_BEAT_SEC = 5.0  # how often an idle worker writes its row
 
 _UPDATE_ROW = """
@@ -44,9 +51,9 @@ def _measure(process: Any) -> tuple[int, float]:
 class Registration:
     """Inserts and updates the row of one worker process."""
 
-    def __init__(self, identity: ProcessIdentity, options: WorkerOptions) -> None:
-        self.identity = identity
+    def __init__(self, options: WorkerOptions) -> None:
         self.options = options
+        self.identity = ProcessIdentity.current(options.name)
         self.state: str = WorkerState.RUNNING
         self.request: str = ""
         self._id = uuid7()
@@ -56,12 +63,34 @@ class Registration:
         self._process: Any = None
         self._children: list[Any] = []
 
+    @property
+    def is_registered(self) -> bool:
+        return self._row is not None
+
     def register(self) -> None:
-        """Insert the row. May be repeated when the reply to the first insert was lost."""
+        """Insert the row under a name that no live worker has: the given one, or `<host>-<n>` with the lowest n.
+
+        May be repeated when the reply to the first insert was lost. Raise Conflict if a live worker has the given name.
+        """
+        host, given = self.identity.host, self.options.name
+        names_in_use = _release_dead_names(host, given)
+        if given is not None and not self._insert(given):
+            other = Worker.objects.filter(name=given, stopped_at__isnull=True).first()
+            process = "" if other is None else f" (host {other.host}, pid {other.pid})"
+            raise Conflict(f"A worker named {given} is already running{process}.")
+        number = 1
+        while not self.is_registered:
+            name = f"{host}-{number}"
+            if name not in names_in_use:
+                self._insert(name)
+            number += 1
+
+    def _insert(self, name: str) -> bool:
+        """Insert the row under this name; return False if another worker has the name."""
         serves = self.options.serves
         row = Worker(
             id=self._id,
-            name=self.identity.name,
+            name=name,
             host=self.identity.host,
             pid=self.identity.pid,
             boot_id=self.identity.boot_id,
@@ -72,12 +101,16 @@ class Registration:
             serves={
                 "types": list(serves.types),
                 "resources": list(serves.resources) if serves.resources is not None else None,
+                "excluded_resources": list(serves.excluded_resources),
                 "tenant": serves.tenant,
                 "executor": self.options.executor,
             },
         )
         Worker.objects.bulk_create([row], ignore_conflicts=True)
-        self._row = row
+        self._row = Worker.objects.filter(pk=self._id).first()
+        if self._row is not None:
+            self.identity = replace(self.identity, name=self._row.name)
+        return self._row is not None
 
     def write_heartbeat(self, *, busy: int, stuck: int) -> None:
         """Write the row and read requests; unchanged figures are written every IDLE_BEAT_SEC only."""
@@ -85,8 +118,8 @@ class Registration:
         figures = (busy, stuck, self.state)
         if figures == self._written and time.monotonic() - self._written_at < IDLE_BEAT_SEC:
             return
-        with db.connection().cursor() as cursor:
-            key = Worker._meta.pk.get_db_prep_value(self._row.pk, db.connection())
+        with db.atomic_on_sqlite() as connection, connection.cursor() as cursor:
+            key = Worker._meta.pk.get_db_prep_value(self._row.pk, connection)
             cursor.execute(_UPDATE_ROW, [busy, stuck, self.state, *self._measure_usage(), key])
             self.request = next((request for (request,) in cursor.fetchall()), "")
         if self.state in (WorkerState.RUNNING, WorkerState.QUIET):
@@ -126,6 +159,8 @@ class Registration:
         ]
         if serves.resources is not None:
             parts.append(f"resources {', '.join(serves.resources)}")
+        if serves.excluded_resources:
+            parts.append(f"without resources {', '.join(serves.excluded_resources)}")
         if serves.tenant is not None:
             parts.append(f"tenant {serves.tenant}")
         return ", ".join(parts)
@@ -135,12 +170,28 @@ def _format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def find_running_duplicate(identity: ProcessIdentity) -> ProcessIdentity | None:
-    """Return a live worker of the same name: on this host its process runs, elsewhere its heartbeat is recent."""
-    recently = Now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
-    rows = Worker.objects.filter(name=identity.name, heartbeat_at__gt=recently)
-    for row in rows.exclude(state=WorkerState.STOPPED):
-        other = ProcessIdentity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
-        if other != identity and other.liveness() != Liveness.GONE:
-            return other
-    return None
+def register_worker(options: WorkerOptions) -> Registration:
+    """Take a name for this process. Raise Conflict if a live worker has the name that the options give."""
+    registration = Registration(options)
+    outage = OutageGuard(logger, "worker")
+    while not registration.is_registered:
+        with outage.survive(rejections=False):  # a busy SQLite may keep a new worker waiting
+            registration.register()
+    return registration
+
+
+def oldest_live_heartbeat() -> Combinable:
+    """Return the time after which a live worker has sent a heartbeat."""
+    return Now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
+
+
+def _release_dead_names(host: str, given: str | None) -> set[str]:
+    """Stop the rows of dead workers that have one of the names `<host>-<n>` or the given one. Return the other names.
+
+    Dead is a worker whose process is proven gone, or that has sent no heartbeat for longer than a lease.
+    """
+    rows = Worker.objects.filter(Q(name__startswith=f"{host}-") | Q(name=given), stopped_at__isnull=True)
+    gone = [row.pk for row in rows if row.identity.liveness() == Liveness.GONE]
+    dead = rows.filter(Q(pk__in=gone) | Q(heartbeat_at__lte=oldest_live_heartbeat()))
+    dead.update(state=WorkerState.STOPPED, stopped_at=F("heartbeat_at"), busy=0)
+    return set(rows.values_list("name", flat=True))

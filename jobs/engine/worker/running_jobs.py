@@ -16,6 +16,7 @@ from django.db.models import F
 from jobs import db
 from jobs.engine.claim import Claim, round_to_batch_size
 from jobs.engine.executors.run import Context, PendingReports
+from jobs.log_formats import job_fields
 from jobs.models import Job, JobLog
 from jobs.outages import is_rejection
 from jobs.states import StopMode
@@ -54,6 +55,11 @@ class RunningJob:
         """Return id, type and attempt for log lines; formatted once."""
         attempt = f", attempt {self.claim.attempt}" if self.claim.attempt > 1 else ""
         return f"{self.claim.id} ({self.claim.job_type}{attempt})"
+
+    @cached_property
+    def log_fields(self) -> dict[str, Any]:
+        """Return the `extra` of log records about this job."""
+        return job_fields(self.claim.id, self.claim.job_type)
 
     def try_start(self) -> bool:
         """Record the start of the handler, unless it was cancelled; return whether the handler may be called."""
@@ -95,7 +101,7 @@ class RunningJob:
                 is_ours = self._write(writes)
             except Exception as error:
                 if is_rejection(error):  # a later attempt would fail, too, and block the results of all jobs
-                    logger.exception("job %s: the database rejected its reports; they are dropped", self.id)
+                    logger.exception("job %s: the database rejected its reports", self.name, extra=self.log_fields)
                     return
                 self.ctx.restore_writes(writes)
                 raise
@@ -131,6 +137,7 @@ def make_context(claim: Claim, on_write: Callable[[], None] = lambda: None) -> C
     """Build the `ctx` of the claimed job's handler."""
     return Context(
         job_id=claim.id,
+        job_type=claim.job_type,
         params=claim.params,
         attempt=claim.attempt,
         fence=claim.fence,
@@ -139,6 +146,8 @@ def make_context(claim: Claim, on_write: Callable[[], None] = lambda: None) -> C
         token_limit=claim.token_limit,
         tokens_used=claim.tokens_used,
         resource=claim.resource,
+        group_id=claim.group_id,
+        context=claim.context,
         traceparent=claim.traceparent,
         on_write=on_write,
     )

@@ -28,6 +28,7 @@ from jobs.engine.sql.finish import finish_and_claim
 from jobs.engine.worker.claim_schedule import ClaimSchedule, Pace
 from jobs.engine.worker.heartbeat import lease_margin_sec
 from jobs.engine.worker.recorder import Recorder, log_jobs
+from jobs.engine.worker.recycling import Recycling
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, make_context
 from jobs.models import Job
 
@@ -43,6 +44,7 @@ class TurnRunner:
         schedule: ClaimSchedule,
         running: RunningJobs,
         recorder: Recorder,
+        recycling: Recycling,
         *,
         actor: Actor,
         start: Callable[[RunningJob], None],
@@ -53,6 +55,7 @@ class TurnRunner:
         self.schedule = schedule
         self.running = running
         self.recorder = recorder
+        self.recycling = recycling
         self.actor = actor
         self.start = start
         self.on_write = on_write
@@ -69,7 +72,7 @@ class TurnRunner:
         if any(job.claim.target is not None for job in self.recorder.returned):
             self.schedule.record_changed_targets()  # the next job of its target may become ready
         finished = self.recorder.collect_results()
-        free = self.running.free_slots + len(finished) if may_claim else 0
+        free = self.recycling.limit_claims(self.running.free_slots + len(finished)) if may_claim else 0
         self.schedule.begin_turn(time.monotonic())
         if free and not finished and self.schedule.should_look:
             state = promoter.read_queue_state()
@@ -93,6 +96,7 @@ class TurnRunner:
         answered_at = time.monotonic()
         self.recorder.release_slots(finished, statuses)
         self._start_handlers(claims, sent_at)
+        self.recycling.record_claims(len(claims))
         if not slots and any(job.claim.target is not None for job, _ in finished):
             notifications.notify(notifications.LANE)  # other workers promote: this one claims nothing
         elif self._promoted and self._promoted > sum(claim.target is not None for claim in claims):
@@ -100,7 +104,12 @@ class TurnRunner:
         if slots:
             if self.schedule.record_claim(requested=len(slots), claimed=len(claims), took_sec=answered_at - sent_at):
                 self._look()
-            self.schedule.plan_next_look(time.monotonic(), claimed=len(claims), is_saturated=self.claimer.is_saturated)
+            self.schedule.plan_next_look(
+                time.monotonic(),
+                claimed=len(claims),
+                is_saturated=self.claimer.is_saturated,
+                next_start_at=self.claimer.next_start_at,
+            )
 
     def recover_claims(self) -> None:
         """Hand back jobs that a failed turn may have claimed. Its reply was lost, so no slot runs them.
@@ -122,7 +131,8 @@ class TurnRunner:
         self._look()
         if self.schedule.is_exhausted:
             return True
-        self.schedule.look_soon(time.monotonic())
+        if not self.schedule.waits_for_rate:
+            self.schedule.look_soon(time.monotonic())
         return False
 
     def _hand_back_unanswered(self) -> None:

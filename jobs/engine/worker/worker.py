@@ -26,18 +26,20 @@ from jobs.engine.executors.thread import Executor, OnReturn, ThreadExecutor
 from jobs.engine.maintenance import recovery
 from jobs.engine.maintenance.runner import MaintenanceThread
 from jobs.engine.selection import limits
+from jobs.engine.slots import leases
 from jobs.engine.worker.claim_schedule import ClaimSchedule
 from jobs.engine.worker.heartbeat import STOP_GRACE_SEC, Heartbeat, Watchdog
 from jobs.engine.worker.progress_writer import ProgressWriter
 from jobs.engine.worker.recorder import LOG_COALESCE_SEC, Recorder
+from jobs.engine.worker.recycling import Recycling
 from jobs.engine.worker.registration import Registration
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs
 from jobs.engine.worker.turn import TurnRunner
+from jobs.log_formats import WorkerLog, name_worker
 from jobs.models import WorkerState
 from jobs.notifications import Listener
 from jobs.outages import OutageGuard, is_rolled_back
 from jobs.outcomes import Outcome, Stopped
-from jobs.process_identity import ProcessIdentity
 
 logger = logging.getLogger("jobs.engine.worker")
 CAPTURED_LOGGERS = (logging.getLogger(), logging.getLogger("jobs.run"))
@@ -61,7 +63,7 @@ LoopEvent = tuple[RunningJob, Outcome] | Wakeup
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """The options of `manage.py worker`. `burst`: end when no job is left."""
+    """The options of `manage.py worker`. `burst`: end when no job is left; `max_jobs`, `max_rss_mib`: see Recycling."""
 
     name: str | None = None
     concurrency: int = 1
@@ -69,23 +71,28 @@ class WorkerOptions:
     executor: str = "thread"
     burst: bool = False
     maintenance: bool = True
+    max_jobs: int | None = None
+    max_rss_mib: int | None = None
+    log: WorkerLog | None = None  # None: the logging of the site
 
 
 class WorkerLoop:
-    """One worker: create it, then `run` it in the main thread."""
+    """One worker, whose name is registered: create it, then `run` it in the main thread."""
 
-    def __init__(self, options: WorkerOptions) -> None:
+    def __init__(self, registration: Registration) -> None:
+        options = registration.options
         self.options = options
-        self.identity = ProcessIdentity.current(options.name)
+        self.registration = registration
+        self.identity = registration.identity
         self.running = RunningJobs(options.concurrency)
         self.progress_writer = ProgressWriter(self.running)
-        self.registration = Registration(self.identity, options)
         self.heartbeat = Heartbeat(self.running, on_beat=self._on_beat)
         self.watchdog = Watchdog(self.running, on_timeout=self._on_timeout, on_unresponsive=self._request_turn)
         self.listener = Listener(on_ready=self.wake, on_stop=self.heartbeat.wake)
         self.maintenance = MaintenanceThread()
-        self.executor: Executor = make_executor(options.executor, self._on_return)
+        self.executor: Executor = make_executor(options, self.identity.name, self._on_return)
         self.schedule = ClaimSchedule(checks_unserved=not options.serves.skip_unserved)
+        self.recycling = Recycling(options.max_jobs, options.max_rss_mib)
         actor = actors.make_worker_actor(self.identity.name)
         self.recorder = Recorder(
             self.running, worker=self.identity.name, actor=actor, on_release=self.schedule.record_free_slot
@@ -95,6 +102,7 @@ class WorkerLoop:
             self.schedule,
             self.running,
             self.recorder,
+            self.recycling,
             actor=actor,
             start=self.executor.start,
             on_write=self.progress_writer.wake,
@@ -108,6 +116,7 @@ class WorkerLoop:
         self._stop_requested_at: float | None = None  # when the first stop signal came
         self._must_exit_now = False
         self._stopping_since: float | None = None
+        self._recycling_since: float | None = None
         self._last_turn_failed = False
         self._has_backlog = False  # jobs wait for a thread
         self._configured_connection: Any = None
@@ -146,15 +155,18 @@ class WorkerLoop:
         signal.signal(signal.SIGINT, self.stop)
 
     def _start(self) -> None:
+        name_worker(self.identity.name)
         while self._stop_requested_at is None:
             with self._outage.survive(rejections=False):  # a busy SQLite may keep a new worker waiting
                 self._detect_pooler()
                 limits.sync_limits()
                 limits.warn_of_idle_slots(self.options.concurrency, self.options.serves)
+                if self.options.executor == "thread" and conf.CANCEL_TIMEOUT_SEC is not None:
+                    logger.warning("CANCEL_TIMEOUT_SEC has no effect on handlers in threads; use --executor process")
                 recovered = recovery.recover_dead_processes(self.identity)
                 if recovered:
                     logger.warning("worker %s recovered %d jobs of dead processes", self.identity.name, recovered)
-                self.registration.register()
+                leases.end_dead_leases()
                 self._start_threads()
                 return
 
@@ -192,9 +204,10 @@ class WorkerLoop:
         with self._outage.survive():
             self.registration.deregister()
         logger.info("worker %s: shutdown finished, %d jobs left running", self.identity.name, len(self.running))
+        name_worker("")
 
     def _should_exit(self) -> bool:
-        """Return whether the loop ends: after a stop request and its grace, or after a burst."""
+        """Return whether the loop ends: after a stop request and its grace, after a burst, or to be recycled."""
         if self._must_exit_now:
             return True
         is_busy = bool(len(self.running) or self.recorder.returned)
@@ -204,6 +217,16 @@ class WorkerLoop:
                 logger.info("worker %s: shutdown begun, %d jobs running", self.identity.name, len(self.running))
                 self.registration.begin_stopping()
             return not is_busy or self._has_grace_ended(self._stopping_since)
+        self.recycling.check_memory()
+        if self.recycling.is_due:
+            if self._recycling_since is None:
+                self._recycling_since = time.monotonic()
+                self.registration.begin_stopping()
+                logger.info(
+                    "worker %s: recycling, %s; %d jobs running",
+                    *(self.identity.name, self.recycling.reason, len(self.running)),
+                )
+            return not is_busy
         if self.options.burst and not is_busy and not self.schedule.may_have_more:
             with self._outage.survive():
                 return self.turn_runner.is_exhausted()
@@ -270,7 +293,7 @@ class WorkerLoop:
 
     def _may_claim(self) -> bool:
         is_stopping = self._stopping_since is not None or self._stop_requested_at is not None
-        return not is_stopping and self.registration.request == ""
+        return not is_stopping and not self.recycling.is_due and self.registration.request == ""
 
     def _try_turn(self) -> None:
         """Take one turn; after a failed one, recover its claims and record results one by one first."""
@@ -331,7 +354,8 @@ class WorkerLoop:
         self._events.put((job, outcome))
 
     def _on_timeout(self, job: RunningJob) -> None:
-        logger.warning("job %s ran longer than %s s; stopping it", job.id, job.claim.max_runtime_sec)
+        seconds = job.claim.max_runtime_sec
+        logger.warning("job %s ran longer than %s s; stopping it", job.name, seconds, extra=job.log_fields)
         job.request_stop(None)
         if job.kill is not None:
             job.kill()
@@ -356,9 +380,9 @@ def get_event(events: queue.SimpleQueue[LoopEvent], seconds: float) -> LoopEvent
         return None
 
 
-def make_executor(kind: str, on_return: OnReturn) -> Executor:
-    if kind == "process":
+def make_executor(options: WorkerOptions, worker: str, on_return: OnReturn) -> Executor:
+    if options.executor == "process":
         from jobs.engine.executors.process import ProcessExecutor
 
-        return ProcessExecutor(on_return)
+        return ProcessExecutor(on_return, worker, options.log)
     return ThreadExecutor(on_return)
