@@ -11,14 +11,14 @@ from django.contrib import admin
 from django.db.models import Model
 
 from jobs import models
-from jobs.admin import dashboard, job_forms, queue, reports  # noqa: F401  screens
+from jobs.admin import job_forms, overview, queue, reports  # noqa: F401  screens
 from jobs.admin.activity import ActivityAdmin
 from jobs.admin.groups import JobGroupAdmin
 from jobs.admin.history import JobEventAdmin, JobLogAdmin, JobMinuteAdmin, JobRunAdmin
 from jobs.admin.job_templates import JobTemplateAdmin
 from jobs.admin.jobs import JobAdmin
 from jobs.admin.limits import ConcurrencyLimitAdmin, LeaseAdmin, SystemSnapshotAdmin
-from jobs.admin.screens import add_screens_to_app_list
+from jobs.admin.navigation import wrap_app_list
 from jobs.admin.targets import TargetAdmin
 from jobs.admin.tokens import ApiTokenAdmin
 from jobs.admin.workers import PollerAdmin, WorkerAdmin
@@ -35,7 +35,7 @@ class AdminRegistration:
         for model, model_admin in self.admins.items():
             if not site.is_registered(model):
                 site.register(model, model_admin)
-        add_screens_to_app_list(site)
+        wrap_app_list(site)
 
     def autoregister(self, site: admin.AdminSite) -> None:
         """Register unless JOBSCHEDULER["ADMIN_AUTOREGISTER"] is False."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.apps import apps
 from django.contrib.admin import AdminSite, ModelAdmin
-from django.db.models import Model
+from django.db.models import Model, Q
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
+from django.utils.functional import Promise
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -22,13 +25,22 @@ from jobs import ids
 from jobs.admin.base import ReadOnlyAdmin, can_view_payload
 from jobs.admin.columns import column, computed_column, link, short_id
 from jobs.admin.filters import choice_filter
-from jobs.admin.formatting import format_actor, format_first_line, format_json, isolate_text, json_block, text_block
-from jobs.admin.screens import APP, render, screen
-from jobs.models import Activity, Target
+from jobs.admin.formatting import (
+    format_actor,
+    format_exact_time,
+    format_first_line,
+    format_json,
+    isolate_text,
+    json_block,
+    text_block,
+)
+from jobs.admin.screens import APP, latest_activity_id, latest_event_id, render, screen
+from jobs.models import Action, Activity, ConcurrencyLimit, Target
 from jobs.models.activity import ALL_ACTIONS, JOB, OBJECT_KINDS
-from jobs.models.run import ACTOR_CHOICES
+from jobs.models.job import STATUS_LABELS
+from jobs.models.run import ACTOR_CHOICES, describe_actor
 from jobs.serializers import hide_payload_fields
-from jobs.services.activity_list import ActivityFilters, Entry, Position, read_page
+from jobs.services.activity_list import SCAN_LIMIT, ActivityFilters, Entry, Position, read_page
 
 ROWS_SHOWN = 100
 VALUE_LENGTH = 200  # characters of one value in the list; a row's page has all of it
@@ -46,6 +58,62 @@ MODELS = {  # by name, since an app may not be installed
 }
 
 
+ACTION_LABELS: dict[str, Promise] = {
+    Action.LIMIT_SET: gettext_lazy("Set limit"),
+    Action.LIMIT_RESET: gettext_lazy("Reset limit"),
+    Action.LIMIT_PAUSE: gettext_lazy("Pause limit"),
+    Action.LIMIT_UNPAUSE: gettext_lazy("Resume limit"),
+    Action.TARGET_PAUSE: gettext_lazy("Pause target"),
+    Action.TARGET_UNPAUSE: gettext_lazy("Resume target"),
+    Action.WORKER_QUIET: gettext_lazy("Drain worker"),
+    Action.WORKER_WAKE: gettext_lazy("Resume worker"),
+    Action.WORKER_STOP: gettext_lazy("Stop worker"),
+    Action.DIRECT_CALL_END: gettext_lazy("End direct call"),
+    Action.GROUP_CANCEL: gettext_lazy("Cancel group"),
+    Action.GROUP_RETRY: gettext_lazy("Retry group"),
+    Action.TEMPLATE_CREATE: gettext_lazy("Create template"),
+    Action.TEMPLATE_UPDATE: gettext_lazy("Change template"),
+    Action.TEMPLATE_DELETE: gettext_lazy("Delete template"),
+    Action.SCHEDULE_CREATE: gettext_lazy("Create schedule"),
+    Action.SCHEDULE_UPDATE: gettext_lazy("Change schedule"),
+    Action.SCHEDULE_ENABLE: gettext_lazy("Enable schedule"),
+    Action.SCHEDULE_DISABLE: gettext_lazy("Disable schedule"),
+    Action.SCHEDULE_SKIP_NEXT: gettext_lazy("Skip next run"),
+    Action.SCHEDULE_TRIGGER: gettext_lazy("Trigger schedule"),
+    Action.SCHEDULE_DELETE: gettext_lazy("Delete schedule"),
+    Action.ENDPOINT_CREATE: gettext_lazy("Create endpoint"),
+    Action.ENDPOINT_UPDATE: gettext_lazy("Change endpoint"),
+    Action.ENDPOINT_ENABLE: gettext_lazy("Enable endpoint"),
+    Action.ENDPOINT_DISABLE: gettext_lazy("Disable endpoint"),
+    Action.ENDPOINT_ROTATE_SECRET: gettext_lazy("Replace secret"),
+    Action.ENDPOINT_TEST: gettext_lazy("Send test"),
+    Action.ENDPOINT_RESEND: gettext_lazy("Resend deliveries"),
+    Action.ENDPOINT_DELETE: gettext_lazy("Delete endpoint"),
+    Action.TOKEN_CREATE: gettext_lazy("Create token"),
+    Action.TOKEN_REVOKE: gettext_lazy("Revoke token"),
+    "job.cancel": gettext_lazy("Cancel job"),
+    "job.move": gettext_lazy("Move job"),
+    "job.pause": gettext_lazy("Pause job"),
+    "job.release": gettext_lazy("Release job"),
+    "job.resolve": gettext_lazy("Mark job as resolved"),
+    "job.resume": gettext_lazy("Resume job"),
+    "job.retry": gettext_lazy("Retry job"),
+    "job.update": gettext_lazy("Change job"),
+}
+OBJECT_LABELS: dict[str, Promise] = {
+    JOB: gettext_lazy("job"),
+    "limit": gettext_lazy("limit"),
+    "target": gettext_lazy("target"),
+    "worker": gettext_lazy("worker"),
+    "direct_call": gettext_lazy("direct call"),
+    "group": gettext_lazy("group"),
+    "template": gettext_lazy("template"),
+    "schedule": gettext_lazy("schedule"),
+    "endpoint": gettext_lazy("endpoint"),
+    "token": gettext_lazy("token"),
+}
+
+
 class ShownChange(NamedTuple):
     field: str
     before: str | None
@@ -55,15 +123,22 @@ class ShownChange(NamedTuple):
 @screen("activity", gettext_lazy("Activity"), permission=f"{APP}.view_activity")
 def activity(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """List activities and actions on jobs, newest first. Values of filters that make no sense are ignored."""
+    context = partial(_build_context, admin, request)
+    version = f"{latest_event_id()} {latest_activity_id()}"
+    return render(admin, request, "jobs/console/activity.html", context, title=_("Activity"), version=version)
+
+
+def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     query = {name: value for name in FILTER_NAMES if (value := _read_text(request, name))}
     entries, position = read_page(_parse_filters(query), _parse_position(_read_text(request, "from")), ROWS_SHOWN)
-    with_payload, site = can_view_payload(request), admin.admin_site
-    context = {
+    with_payload, site, limit_keys = can_view_payload(request), admin.admin_site, _find_limits(entries)
+    return {
         "rows": [
             {
                 "entry": entry,
-                "actor_kind": dict(ACTOR_CHOICES)[entry.actor_kind],
-                "object": _link_object(site, entry),
+                "actor": isolate_text(describe_actor(entry.actor_kind, entry.actor_name)),
+                "action": ACTION_LABELS.get(entry.action, entry.action),
+                "object": _link_object(site, entry, limit_keys),
                 "changes": _list_changes(entry, with_payload),
             }
             for entry in entries
@@ -71,10 +146,11 @@ def activity(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         "older": "" if position is None else f"?{urlencode({**query, 'from': _format_position(position)})}",
         "query": query,
         "actor_kinds": ACTOR_CHOICES,
-        "actions": ALL_ACTIONS,
-        "object_kinds": OBJECT_KINDS,
+        "actions": sorted(((name, str(ACTION_LABELS[name])) for name in ALL_ACTIONS), key=itemgetter(1)),
+        "object_kinds": [(kind, OBJECT_LABELS[kind]) for kind in OBJECT_KINDS],
+        "scan_limit": SCAN_LIMIT,
+        "zone": timezone.get_current_timezone_name(),
     }
-    return render(admin, request, "jobs/console/activity.html", context, title=_("Activity"))
 
 
 def _read_text(request: HttpRequest, name: str) -> str:
@@ -121,9 +197,25 @@ def _format_position(position: Position) -> str:
     return "/".join("" if key is None else str(key) for key in position)
 
 
-def _link_object(site: AdminSite, entry: Entry) -> SafeString | str:
+def _find_limits(entries: list[Entry]) -> dict[str, int]:
+    """Return the keys of the limits among the objects, by the id that activities have for them, in one query."""
+    conditions = Q()
+    for object_id in {entry.object_id for entry in entries if entry.object_kind == "limit"}:
+        scope, _colon, key = object_id.partition(":")
+        conditions |= Q(scope=scope, key=key)
+    if not conditions:
+        return {}
+    rows = ConcurrencyLimit.objects.filter(conditions).order_by().values_list("scope", "key", "pk")
+    return {f"{scope}:{key}" if key else scope: pk for scope, key, pk in rows}
+
+
+def _link_object(site: AdminSite, entry: Entry, limit_keys: Mapping[str, int]) -> SafeString | str:
     """Return a link to the object's page, or its name if it was deleted or has no page."""
-    name = short_id(entry.object_id) if entry.object_kind == JOB else entry.object_name or entry.object_id
+    name = entry.object_name or entry.object_id
+    if entry.object_kind == JOB:
+        name = f"{entry.object_name} {short_id(entry.object_id)}"
+    if entry.object_kind == "limit" and (limit_key := limit_keys.get(entry.object_id)) is not None:
+        return link(site, ConcurrencyLimit, limit_key, name) or ""
     model = _find_model(entry.object_kind)
     if model is None or entry.action.endswith(".delete"):
         return isolate_text(name)
@@ -150,12 +242,19 @@ def _format_value(fields: Mapping[str, Any], name: str) -> str | None:
     if name not in fields:
         return None
     value = fields[name]
+    if name == "status" and value in STATUS_LABELS:
+        return str(STATUS_LABELS[value])
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    if value is None:
+        return "–"
     text = value if isinstance(value, str) and value else format_json(value)
     return text if len(text) <= VALUE_LENGTH else text[:VALUE_LENGTH] + "…"
 
 
 class ActivityAdmin(ReadOnlyAdmin):
-    list_display = ("at", "shown_actor", "action", "shown_object", "shown_tenant", "shown_reason")
+    list_display = ("exact_time", "shown_actor", "action", "shown_object", "shown_tenant", "shown_reason")
+    change_form_template = "jobs/facts_page.html"
     list_filter = (
         choice_filter("object_kind", gettext_lazy("object"), [(name, name) for name in OBJECT_KINDS if name != JOB]),
     )
@@ -163,9 +262,18 @@ class ActivityAdmin(ReadOnlyAdmin):
     qualifiers = {"actor": "actor_name", "object": "object_id", "tenant": "tenant"}
     payload = ("shown_before", "shown_after")
     fieldsets = (
-        (None, {"fields": ("id", "at", "action", "object_kind", "shown_object", "object_id", "shown_tenant")}),
-        (gettext_lazy("Who and why"), {"fields": ("shown_actor", "actor_id", "whole_reason")}),
+        (
+            None,
+            {
+                "fields": (
+                    *("exact_time", "action", "object_kind", "shown_object", "object_id", "shown_tenant"),
+                    *("shown_actor", "actor_id", "whole_reason", "id"),
+                )
+            },
+        ),
     )
+
+    exact_time = column(gettext_lazy("time"), "at", format_exact_time)
 
     shown_object = column(gettext_lazy("object"), "object_name", isolate_text)
     shown_tenant = column(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property, partialmethod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
 
 from django.conf import settings
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
@@ -16,9 +17,11 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import AutoField, Model, Q, QuerySet, UUIDField
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.forms import Media
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
 from django.utils.text import capfirst, format_lazy, smart_split, unescape_string_literal
+from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 
 from jobs import db
@@ -28,11 +31,27 @@ from jobs.services.permissions import VIEW_PAYLOAD
 QUOTES = "\"'"
 COUNT_LIMIT = 10_000  # counting stops here, so that a page of a huge list opens as fast as one of a small list
 MAX_KEY = 2**63 - 1  # the largest integer key of any database
-PAYLOAD_HIDDEN = _("Hidden. Seeing it takes the permission “Can see params, artifacts and logs”.")
+PAYLOAD_HIDDEN = _("Hidden: you need the permission “Can see params, artifacts and logs”.")
+
+
+STYLES = Media(css={"all": ("jobs/console.css", "jobs/screens.css", "jobs/cards.css")})
+# A script of the form template that is in no block uses them.
+JQUERY = ("vendor/jquery/jquery.min.js", "jquery.init.js")
+
+
+def _admin_scripts(*names: str) -> Media:
+    return Media(js=[f"admin/js/{name}" for name in names])
 
 
 def can_view_payload(request: HttpRequest) -> bool:
     return request.user.has_perm(VIEW_PAYLOAD)
+
+
+class SearchTerm(NamedTuple):
+    """A word of a search, or what follows a qualifier: `name` is "" or the qualifier in lower case."""
+
+    name: str
+    value: str
 
 
 class CappedInt(int):
@@ -59,18 +78,51 @@ class CappedPaginator(Paginator):
         return count_capped(self.object_list, self.limit)  # type: ignore[arg-type]
 
 
+_QUALIFIER = re.compile(r"([A-Za-z_]+):(?!//)(.*)", re.DOTALL)  # "https://…" is a word
+
+
+def split_terms(text: str, qualifiers: Collection[str]) -> tuple[list[SearchTerm], str]:
+    """Return the terms of a search, and the first qualifier that is not one of these; "" if all are known.
+
+    A space may follow a colon. A term in quotes is a word, whatever colons it has.
+    """
+    terms: list[SearchTerm] = []
+    pending = ""
+    for word in smart_split(text.replace("\0", "")):
+        match = _QUALIFIER.fullmatch(word)
+        if pending:
+            terms.append(SearchTerm(pending, _unquote(word)))
+            pending = ""
+        elif match is None or not qualifiers:
+            terms.append(SearchTerm("", _unquote(word)))
+        elif (name := match[1].lower()) not in qualifiers:
+            return [], match[1]
+        elif match[2]:
+            terms.append(SearchTerm(name, _unquote(match[2])))
+        else:
+            pending = name
+    if pending:
+        terms.append(SearchTerm(pending, ""))
+    return terms, ""
+
+
 def _field_condition(model: type[Model], name: str, value: str) -> Q | None:
     """Return the condition that a field has this value; None if no row can have it."""
     field: Any = model._meta.get_field(name)
     if isinstance(field.target_field if field.is_relation else field, UUIDField):
-        key = _parse_uuid(value)
+        key = parse_uuid(value)
         return None if key is None else Q(**{field.attname: key})
     if value.endswith("*"):
         return Q(**{f"{name}__startswith": value[:-1]})
     return Q(**{name: value})
 
 
-def _parse_uuid(text: str) -> UUID | None:
+def describe_unknown_qualifier(name: str, known: Iterable[str]) -> str:
+    values = {"name": name, "known": ", ".join(f"{qualifier}:" for qualifier in known)}
+    return _now("Unknown search qualifier “%(name)s:”. Known: %(known)s.") % values
+
+
+def parse_uuid(text: str) -> UUID | None:
     try:
         return UUID(text)
     except ValueError:
@@ -110,11 +162,18 @@ class ConsoleChangeList(ChangeList):
         return bool(self.query) or any(spec.value() for spec in self.filter_specs)  # type: ignore[attr-defined]
 
     @property
+    def problem(self) -> str:
+        """What is wrong with the search or a filter, if anything."""
+        return next(filter(None, (getattr(spec, "problem", "") for spec in self.filter_specs)), self.search_problem)
+
+    @property
     def is_capped(self) -> bool:
         return isinstance(self.result_count, CappedInt)
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
-        return super().get_queryset(request, exclude_parameters).defer(*self.model_admin.list_defer)
+        queryset = super().get_queryset(request, exclude_parameters).defer(*self.model_admin.list_defer)
+        self.search_problem: str = request.__dict__.get("_search_problem", "")
+        return queryset
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -139,6 +198,7 @@ class ConsoleAdmin(admin.ModelAdmin):
     id_field = "pk"
     name_field = ""
     change_list_template = "jobs/list.html"
+    change_form_template = "jobs/page_with_buttons.html"
     empty_text: Any = ""  # shown in place of an empty list
     paginator = CappedPaginator
     show_full_result_count = False
@@ -152,37 +212,58 @@ class ConsoleAdmin(admin.ModelAdmin):
     payload: ClassVar[tuple[str, ...]] = ()
     payload_columns: ClassVar[tuple[str, ...]] = ()
 
-    class Media:
-        css = {"all": ("jobs/console.css", "jobs/screens.css")}
+    @property
+    def media(self) -> Media:
+        """The scripts that forms need; prepopulated fields and the widgets of other pages are not used."""
+        return STYLES + _admin_scripts(*JQUERY, "core.js", "admin/RelatedObjectLookups.js")
+
+    @property
+    def list_media(self) -> Media:
+        return STYLES + _admin_scripts("actions.js")
 
     def __init__(self, model: type[Model], admin_site: admin.AdminSite) -> None:
         super().__init__(model, admin_site)
+        self.search_help_text = self.describe_search()  # type: ignore[misc]
+
+    def describe_search(self) -> Any:
+        """Return what the search box finds."""
         prefixes = " ".join(f"{prefix}:…" for prefix in self.qualifiers)
         first = _("the beginning of a name") if self.name_field else _("a whole id")
-        text = _("Finds {first}; also {words} (a final * stands for anything).") if prefixes else _("Finds {first}.")
-        self.search_help_text = format_lazy(text, first=first, words=prefixes)  # type: ignore[misc]
+        text = (
+            _("Search by {first}, or by {words} Use * as a wildcard at the end.")
+            if prefixes
+            else _("Search by {first}.")
+        )
+        return format_lazy(text, first=first, words=prefixes)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        for term in smart_split(search_term):
+        terms, unknown = split_terms(search_term, self.qualifiers)
+        if unknown:
+            self.report_search_problem(request, describe_unknown_qualifier(unknown, self.qualifiers))
+            return queryset.none(), False
+        for term in terms:
             condition = self._search_condition(term, self.get_name_field(request))
             if condition is None:
                 return queryset.none(), False
             queryset = queryset.filter(condition)
         return queryset, False
 
+    def report_search_problem(self, request: HttpRequest, problem: str) -> None:
+        """Show a problem above the list of this request."""
+        request.__dict__["_search_problem"] = problem
+
     def get_name_field(self, request: HttpRequest) -> str:
         """Return the field that this user may search by its beginning; "" for none."""
         return self.name_field
 
-    def _search_condition(self, term: str, name_field: str) -> Q | None:
+    def _search_condition(self, term: SearchTerm, name_field: str) -> Q | None:
         """Return the condition for one search term; None if it can match no row."""
-        name, colon, value = term.partition(":")
-        if colon and name.lower() in self.qualifiers:
-            return _field_condition(self.model, self.qualifiers[name.lower()], _unquote(value))
-        text = _unquote(term).removeprefix("#")
-        if (key := _parse_uuid(text)) is not None:
+        if term.name:
+            return _field_condition(self.model, self.qualifiers[term.name], term.value)
+        text = term.value.removeprefix("#")
+        if (key := parse_uuid(text)) is not None:
             return Q(**{self.id_field: key})
         if text.isascii() and text.isdigit() and isinstance(self.model._meta.pk, AutoField):
             return Q(pk=int(text[:20]))
@@ -201,12 +282,34 @@ class ConsoleAdmin(admin.ModelAdmin):
             return view(request, extra_context)
 
         def build(shared: dict[str, Any]) -> Any:
-            return view(request, {**shared, **self.list_context(request), **(extra_context or {})})
+            context = {"media": self.list_media, **shared, **self.list_context(request), **(extra_context or {})}
+            return view(request, context)
 
         return screens.live_page(self.admin_site, request, self.list_version(), build)
 
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        shared = {"navigation": screens.build_navigation(self.admin_site, request)}
+        return super().changeform_view(request, object_id, form_url, {**shared, **(extra_context or {})})
+
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         """Set the attributes that computed columns show, looked up for all rows of the page at once."""
+
+    def describe_missing(self, object_id: str) -> str:
+        """Return the message for the address of a row that does not exist."""
+        name = str(self.opts.verbose_name)
+        return _now("There is no %(name)s %(id)s. It may have been deleted.") % {"name": name, "id": object_id[:100]}
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
+        """Lead to the list, with a message."""
+        self.message_user(request, self.describe_missing(object_id), messages.WARNING)
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
+        return HttpResponseRedirect(reverse(name, current_app=self.admin_site.name))
 
     def hide_payload(self, row: Any) -> None:
         """Hide the texts of handlers in a row that is only shown, for a user without the permission `view_payload`."""
@@ -235,7 +338,7 @@ class ConsoleAdmin(admin.ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow only the declared filters: with any lookup in the URL, params could be guessed letter by letter."""
-        return lookup in {getattr(list_filter, "parameter_name", None) for list_filter in self.list_filter}
+        return any(lookup in _list_parameters(list_filter) for list_filter in self.list_filter)
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         """Ignore selected keys that no row can have, which the database would reject."""
@@ -250,6 +353,12 @@ class ConsoleAdmin(admin.ModelAdmin):
         except ValidationError:
             return False
         return not isinstance(key, int) or abs(key) <= MAX_KEY
+
+
+def _list_parameters(list_filter: Any) -> list[str]:
+    if hasattr(list_filter, "parameters"):
+        return list(list_filter.parameters())
+    return [getattr(list_filter, "parameter_name", "")]
 
 
 def _build_list_action(action: Any) -> Any:
@@ -309,7 +418,7 @@ class ActionAdmin(ConsoleAdmin):
             raise PermissionDenied
         row = self.get_object(request, unquote(object_id))
         if row is None:
-            raise Http404
+            return self._get_obj_does_not_exist_redirect(request, self.opts, unquote(object_id))
         return self.run_on_object(request, actions[verb], row)
 
     def action_url(self, row: Any, name: str) -> str:
@@ -331,6 +440,10 @@ class ReadOnlyAdmin(ConsoleAdmin):
     """Base of the admins of rows that only the scheduler writes."""
 
     actions: Any = None
+
+    @property
+    def media(self) -> Media:
+        return STYLES + _admin_scripts(*JQUERY)
 
     has_add_permission = has_change_permission = has_delete_permission = deny_permission
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
+from uuid import UUID
 
 from django.contrib.admin import AdminSite, ModelAdmin, display
 from django.contrib.admin.utils import quote
@@ -15,7 +16,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs.admin.formatting import badge, first_line, format_relative_time, isolate_text
+from jobs.admin.formatting import badge, first_line, format_json, format_relative_time, isolate_text
+from jobs.models import Job
+from jobs.models.expressions import JsonBytes
+
+MAX_PARAMS_BYTES = 2000  # a list does not read larger params
 
 
 def computed_column(description: Any, ordering: str | None = None) -> Callable[[Callable[[Any, Any], Any]], Any]:
@@ -55,6 +60,11 @@ def pause_column() -> Any:
     return computed_column(gettext_lazy("pause"))(show)
 
 
+def label_on_phone(label: Any, value: Any) -> SafeString:
+    """Return a value with a label that shows where a row is a card, without the headings of its table."""
+    return format_html('<span class="jc-phone-label">{}</span> {}', label, value)
+
+
 def change_url(site: AdminSite, model: type[Model], pk: Any) -> str:
     name = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
     return reverse(name, args=[quote(pk)], current_app=site.name)
@@ -77,3 +87,12 @@ def link(site: AdminSite, model: type[Model], pk: Any, text: str = "") -> SafeSt
 def short_id(pk: Any) -> str:
     """Return the end of an id, which differs even for ids of the same millisecond."""
     return f"…{str(pk)[-12:]}"
+
+
+def load_params_lines(jobs: Iterable[Job]) -> dict[UUID, str]:
+    """Return each job's params in one line. Large ones are not read; secrets are masked before a text is cut."""
+    job_ids = [job.pk for job in jobs]
+    small = Job.objects.filter(pk__in=job_ids).order_by().annotate(size=JsonBytes("params"))
+    rows = small.filter(size__lte=MAX_PARAMS_BYTES).values_list("pk", "params")
+    lines = {pk: first_line(format_json(params, indent=None), 80) for pk, params in rows}
+    return {job_id: lines.get(job_id, _("params too long to show")) for job_id in job_ids}

@@ -5,25 +5,37 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
-from django.utils import formats, timezone
+from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import ngettext, pgettext_lazy
 
 from jobs.admin.base import CappedInt
 from jobs.models.job import STATUS_LABELS, Job
+from jobs.models.run import JobEvent, describe_actor
 from jobs.redaction import redact
 from jobs.states import DEFAULT_PAUSE_REASON, TERMINAL, Status
+from jobs.time_text import format_age as format_age
+from jobs.time_text import format_duration as format_duration
+from jobs.time_text import format_exact
+from jobs.validation.fields import PRIORITIES
 
 MAX_TEXT_LENGTH = 65_536
 # These characters reorder the text around them. In JSON they only occur inside strings, where they can be escaped.
 _BIDI_CONTROLS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+PRIORITY_LABELS = {
+    PRIORITIES["LOW"]: pgettext_lazy("priority", "Low"),
+    PRIORITIES["NORMAL"]: pgettext_lazy("priority", "Normal"),
+    PRIORITIES["HIGH"]: pgettext_lazy("priority", "High"),
+    PRIORITIES["URGENT"]: pgettext_lazy("priority", "Urgent"),
+}
 ICONS = {  # beside the label, for readers who do not see the colour; every font has them
     Status.PENDING: "◌",
     Status.QUEUED: "○",
@@ -44,7 +56,13 @@ def isolate_text(text: str) -> SafeString:
 
 def format_actor(row: Any) -> str:
     """Return kind and name of the actor of an event or an activity."""
-    return f"{row.get_actor_kind_display()} {row.actor_name}".strip()
+    return describe_actor(row.actor_kind, row.actor_name)
+
+
+def format_initiator(event: JobEvent) -> str:
+    """Return kind and name of the actor of an event; of a stop, of who requested it."""
+    actor = event.initiator
+    return describe_actor(actor.kind, actor.name)
 
 
 def name_with_tenant(name: str, tenant: str) -> SafeString:
@@ -52,6 +70,18 @@ def name_with_tenant(name: str, tenant: str) -> SafeString:
     if tenant == "default":
         return isolate_text(name)
     return format_html('{} <span class="jc-mark">{}</span>', isolate_text(name), isolate_text(tenant))
+
+
+def format_attempt(job: Job) -> str:
+    """Return "2 of 4"; "5" for one beyond the automatic attempts, which a person made."""
+    counts = {"attempt": job.attempt, "attempts": job.max_retries + 1}
+    return _("%(attempt)d of %(attempts)d") % counts if job.attempt <= counts["attempts"] else str(job.attempt)
+
+
+def describe_priority(priority: int) -> str:
+    """Return a priority as a word and a number: "Normal (50)"."""
+    word = PRIORITY_LABELS.get(priority)
+    return str(priority) if word is None else f"{word} ({priority})"
 
 
 def format_reason(job: Job) -> str:
@@ -101,18 +131,19 @@ def truncate_text(text: str) -> str:
     return f"{text[:MAX_TEXT_LENGTH]}\n{note}"
 
 
-def format_duration(span: timedelta) -> str:
-    seconds = span.total_seconds()
-    if 0 < seconds < 1:
-        return _("%d ms") % max(round(seconds * 1000), 1)
-    if seconds < 60:
-        return _("%s s") % f"{seconds:.3g}"
-    return str(timedelta(seconds=int(seconds)))
-
-
 def format_count(number: int) -> str:
     """Return a count with thousands separators, whatever the site's settings are; a capped one ends in "+"."""
     return number_format(int(number), force_grouping=True) + ("+" if isinstance(number, CappedInt) else "")
+
+
+def format_decimal(number: float) -> str:
+    """Return a number with one digit after the decimal sign of the language."""
+    return number_format(Decimal(f"{number:.1f}"))
+
+
+def format_percent(share: float) -> str:
+    """Return a share of 1 as percent: "5.6 %"."""
+    return f"{format_decimal(100 * share)} %"
 
 
 def status_badge(status: str, detail: str = "") -> SafeString:
@@ -129,31 +160,24 @@ def badge(kind: str, label: str, icon: str, detail: str = "") -> SafeString:
 
 def format_relative_time(moment: datetime | None, now: datetime | None = None) -> SafeString | None:
     """Return "3 s ago" or "in 2 min", with the exact time as its title."""
+    return None if moment is None else _time_element(moment, format_age((now or timezone.now()) - moment))
+
+
+def format_exact_time(moment: datetime | None) -> SafeString | None:
+    """Return "09:06:01.703" for logs and timelines, on another day with the date; the title has the zone as well."""
     if moment is None:
         return None
-    exact = formats.date_format(timezone.localtime(moment), "Y-m-d H:i:s T")
-    age = format_age((now or timezone.now()) - moment)
-    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, age)
+    is_today = timezone.localtime(moment).date() == timezone.localdate()
+    return _time_element(moment, format_exact(moment, with_zone=False, with_date=not is_today))
 
 
-def format_age(age: timedelta) -> str:
-    """Return an age rounded down to one unit; a negative one is in the future."""
-    if abs(age) < timedelta(seconds=1):
-        return _("now")
-    return _("in %s") % format_rough_duration(-age) if age < timedelta(0) else _("%s ago") % format_rough_duration(age)
-
-
-def format_rough_duration(span: timedelta) -> str:
-    """Return a duration in the largest unit of which it has at least 2: "45 s", "3 min", "26 h", "12 days"."""
-    seconds = int(span.total_seconds())
-    if seconds < 120:
-        return _("%d s") % seconds if seconds else format_duration(span)
-    if seconds < 2 * 3600:
-        return _("%d min") % (seconds // 60)
-    if seconds < 2 * 86_400:
-        return _("%d h") % (seconds // 3600)
-    days = seconds // 86_400
-    return ngettext("%d day", "%d days", days) % days
+def _time_element(moment: datetime, text: str) -> SafeString:
+    return format_html(
+        '<time datetime="{}" title="{}">{}</time>',
+        moment.isoformat(timespec="milliseconds"),
+        format_exact(moment),
+        text,
+    )
 
 
 BAR_WIDTH, BAR_HEIGHT = 200, 10
@@ -175,7 +199,7 @@ def status_bar(by_status: Mapping[str, int]) -> SafeString | None:
     if not total:
         return None
     ended = sum(count for status, count in counts.items() if status in TERMINAL)
-    summary = _("%(ended)d of %(total)d ended") % {"ended": ended, "total": total}
+    summary = _("%(ended)d of %(total)d finished") % {"ended": ended, "total": total}
     x, parts = 0.0, []
     for status, count in counts.items():
         width = BAR_WIDTH * count / total

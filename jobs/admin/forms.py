@@ -52,7 +52,7 @@ class ReasonForm(ActionForm):
 
 
 class DryRunForm(ReasonForm):
-    dry_run = forms.BooleanField(label=_("Only say what would happen"), required=False)
+    dry_run = forms.BooleanField(label=_("Preview only"), required=False)
 
 
 class JsonField(forms.Field):
@@ -129,7 +129,7 @@ def add_errors(form: forms.BaseForm, error: JobSchedulerError) -> None:
     for problem in error.errors:
         loc = [str(step) for step in problem["loc"]]
         name, rest = (loc[0], loc[1:]) if loc else ("", [])
-        if name == "params" and rest:
+        if name == "params" and rest and PARAM_PREFIX + rest[0] in form.fields:
             name, rest = PARAM_PREFIX + rest[0], rest[1:]
         field = name if name in form.fields else None
         path = rest if field else loc
@@ -168,7 +168,7 @@ def _build_help_text(schema: dict[str, Any]) -> str:
     if schema.get("description"):
         sentences.insert(0, str(schema["description"]))
     if "default" in schema:
-        sentences.append(gettext("Empty: %s") % _to_text(schema["default"])[:200])
+        sentences.append(gettext("Default: %s") % _to_text(schema["default"])[:200])
     return ". ".join(sentence for sentence in sentences if sentence)
 
 

@@ -1,50 +1,66 @@
-"""The context of a job's page: buttons, facts, wait reasons, timeline, payload, error, retry chain and logs."""
+"""The context of a job's page: verbs, facts, the callout, timeline, payload, error, attempts, group and logs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import Model, OuterRef, Subquery
+from django.db.models.functions import Left, Right
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, pgettext_lazy
+from django.utils.translation import pgettext
 
 from jobs import db
 from jobs.admin import screens
-from jobs.admin.base import ActionAdmin, can_view_payload
-from jobs.admin.columns import link, list_url
-from jobs.admin.dashboard import ERROR_TAIL, parse_error
+from jobs.admin.base import ActionAdmin, CappedInt, can_view_payload
+from jobs.admin.columns import change_url, link, list_url, short_id
+from jobs.admin.failures import ERROR_HEAD, ERROR_TAIL, FAILURES_READ, find_own_frame, hide_error, parse_error
 from jobs.admin.formatting import (
-    ICONS,
+    describe_priority,
     first_line,
-    format_actor,
+    format_attempt,
     format_duration,
+    format_initiator,
     format_json,
     format_reason,
     format_relative_time,
-    format_rough_duration,
     isolate_text,
     status_badge,
     truncate_text,
 )
-from jobs.admin.job_actions import JOB_ACTIONS
-from jobs.explain import Explanation, explain
-from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
+from jobs.admin.job_actions import (
+    JOB_ACTIONS,
+    RETRY_FRESH,
+    STARTING_VERBS,
+    describe_consequence,
+    describe_list,
+    describe_stop,
+    describe_unhandled,
+    get_list_filters,
+    keep_list_filters,
+)
+from jobs.admin.job_timeline import PAUSED, RAN, WAITED, TimeSpent, build_timeline, draw_time_bar, measure_time
+from jobs.explain import Handlers, explain
+from jobs.explain.reasons import NEEDS_OPERATOR, Reason
+from jobs.models import ConcurrencyLimit, Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
+from jobs.models.expressions import sql_literals
+from jobs.models.job import RARE_STATUSES, STATUS_IN_SENTENCE
 from jobs.payload_visibility import get_public_reason, hide_in_event, hide_in_run
 from jobs.process_identity import ProcessIdentity, is_remote
 from jobs.services import jobs as job_services
-from jobs.states import DEFAULT_PAUSE_REASON, EventKind, Status, StopMode, allowed_actions, is_repeated_stop, refusal
+from jobs.states import TERMINAL, JobFacts, Status, StopMode, allowed_actions, is_repeated_stop, refusal
+from jobs.stats import queries
 
-ROWS_SHOWN = 50
+ROWS_SHOWN, SIBLINGS_SHOWN = 50, 10
+MAX_BEHIND = 1000  # the count of jobs that wait behind a blocking one stops here
 PageSection = Callable[[ActionAdmin, HttpRequest, Job], SafeString | None]
 _sections: list[PageSection] = []
 
@@ -65,50 +81,214 @@ def page_version(job_id: Any) -> str:
     return repr(row)
 
 
+class Verb(NamedTuple):
+    """An action that the page offers, with the consequence that its confirmation shows."""
+
+    name: str
+    label: Promise | str
+    url: str
+    consequence: str
+    is_primary: bool = False
+
+
+class Advice(NamedTuple):
+    """A reason why the job waits, and the page that helps."""
+
+    message: SafeString | str
+    url: str = ""
+    label: str = ""
+
+
 def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str, Any]:
     """Return the context of a job's page, with at most the last ROWS_SHOWN events and log lines."""
     now, payload, facts = timezone.now(), can_view_payload(request), job_services.get_facts(job)
     run: JobRun | None = getattr(job, "run", None)
     explanation = explain(job.pk) if not job.is_terminal and job.status != Status.RUNNING else None
     can_edit = refusal("update", facts) is None and request.user.has_perm(f"{screens.APP}.change_job")
-    can_clone = request.user.has_perm(f"{screens.APP}.add_job")
-    reasons = explanation.reasons if explanation else []
-    allowed = allowed_actions(facts)
-    available_actions = [
-        action
-        for name, action in JOB_ACTIONS.items()
-        if name in allowed and not is_repeated_stop(name, facts) and admin.can_run(request, action)
-    ]
-    events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:ROWS_SHOWN])
+    events = list(JobEvent.objects.filter(job_id=job.pk).order_by("-pk")[:ROWS_SHOWN])[::-1]
+    has_more_events = len(events) == ROWS_SHOWN
+    submission = next(iter(events), None)
+    if has_more_events:
+        submission = JobEvent.objects.filter(job_id=job.pk).order_by("pk").first()
+    spent = None if has_more_events else measure_time(job, run, events, now)
     chain = load_retry_chain(admin, job, now)
     if not payload:
         hide_texts(run, events, chain)
+    behind = _count_waiting_behind(job) if job.blocks_target else None
+    latest = facts.superseded_by
+    ends = [event.at for event in events if event.kind in TERMINAL]  # a job may end without a run
+    ended_at = run.finished_at if run else next(iter(ends), None)
     return {
         "job": job,
+        "title": job.job_type,
+        "subtitle": None,
         "now": now,
+        "zone": f"{timezone.localtime(now):%Z}",
+        "back": describe_list(admin, get_list_filters(request)),
         "can_view_payload": payload,
-        "buttons": [(action, admin.action_url(job, action.name)) for action in available_actions],
-        "clone_url": screens.screen_url(admin.admin_site, "clone", job.pk) if can_clone else "",
-        "edit_url": screens.screen_url(admin.admin_site, "edit", job.pk) if can_edit else "",
+        "badge": status_badge(job.status),
+        "attempt": format_attempt(job),
+        "priority": describe_priority(job.priority),
+        "target_link": link(admin.admin_site, Target, job.lane_id, first_line(job.target or "", 200)),
+        "submitted_by": format_initiator(submission) if submission else "",
+        "verbs": list_verbs(admin, request, job, facts, behind.jobs if behind else 0),
+        "edit_url": keep_list_filters(request, screens.screen_url(admin.admin_site, "edit", job.pk))
+        if can_edit
+        else "",
+        "retried_as": link(admin.admin_site, Job, latest.id, short_id(latest.id)) if latest else None,
+        "latest_status": STATUS_IN_SENTENCE[latest.status] if latest else "",
         "explanation": explanation,
-        "blockers": [(reason.message, link(admin.admin_site, Job, reason.blocking_job_id)) for reason in reasons],
-        "facts": [fact for fact in _list_facts(admin, job, run, now) if fact[1] not in (None, "")],
+        "advice": [advise(admin, request, reason, job) for reason in explanation.reasons] if explanation else [],
+        "needs_operator": bool(explanation and {reason.code for reason in explanation.reasons} & NEEDS_OPERATOR),
+        "behind": behind,
+        "stop_request": _describe_stop_request(job),
+        "reason": first_line(format_reason(job), 500),
+        "stop_effect": describe_stop() if job.status == Status.RUNNING else "",
+        "facts": [fact for fact in _list_facts(admin, job, run, spent, ended_at, now) if fact[1] not in (None, "")],
         "percent": None if job.progress is None else round(job.progress * 100),
         "progress_message": first_line(job.progress_message, 500),
-        "stop_note": _stop_note(job),
-        "steps": build_timeline(job, events[::-1], explanation, now),
-        "has_more_events": len(events) == ROWS_SHOWN,
+        "time_left": _estimate_time_left(job, spent),
+        "ran": spent.total(RAN) if spent else None,
+        "time_bar": draw_time_bar(spent) if spent else None,
+        "total_time": spent.total() if spent else None,
+        "steps": build_timeline(job, events, explanation, now),
+        "has_more_events": has_more_events,
         "events_url": _list_of_job_url(admin, JobEvent, job),
         "params": truncate_text(format_json(job.params)) if payload else "",
         "checkpoint": truncate_text(format_json(job.checkpoint)) if payload and job.checkpoint is not None else "",
         "artifacts": truncate_text(format_json(run.artifacts)) if payload and run and run.artifacts else "",
         **_error_context(run),
+        "similar": count_similar_failures(admin, job, run, with_texts=payload) if job.status == Status.FAILED else None,
         "chain": chain,
+        "siblings": _list_siblings(admin, job),
         "logs": [*reversed(JobLog.objects.filter(job_id=job.pk).order_by("-pk")[:ROWS_SHOWN])] if payload else [],
         "logs_url": _list_of_job_url(admin, JobLog, job),
         "rows_shown": ROWS_SHOWN,
         "sections": [html for section in _sections if (html := section(admin, request, job)) is not None],
     }
+
+
+def list_verbs(
+    admin: ActionAdmin, request: HttpRequest, job: Job, facts: JobFacts, waiting_behind: int = 0
+) -> list[Verb]:
+    """Return the actions that make sense now: the one that helps first, and cancel last."""
+    verbs = []
+    allowed = allowed_actions(facts)
+    is_handled = Handlers().can_handle(job)
+    for name, action in JOB_ACTIONS.items():
+        if action.verb not in allowed or is_repeated_stop(action.verb, facts) or not admin.can_run(request, action):
+            continue
+        if action.verb == "retry" and facts.superseded_by is not None:
+            continue  # an attempt that has been retried leads to its retry
+        if (name == RETRY_FRESH and job.checkpoint is None) or (name == "resume" and _is_plain_retry(job)):
+            continue  # the same as a retry
+        label = _("Retry next for this target") if name == "resume" and job.status == Status.FAILED else action.label
+        consequence = describe_consequence(name, job, waiting_behind)
+        if action.verb in STARTING_VERBS and not is_handled:
+            consequence += " " + describe_unhandled(job.job_type, 1)
+        verbs.append(Verb(name, label, keep_list_filters(request, admin.action_url(job, name)), consequence))
+    if request.user.has_perm(f"{screens.APP}.add_job"):
+        url = keep_list_filters(request, screens.screen_url(admin.admin_site, "clone", job.pk))
+        consequence = _("A new job with the same type and params is submitted. It is not a retry.")
+        if not is_handled:
+            consequence += " " + describe_unhandled(job.job_type, 1)
+        verbs.append(Verb("clone", pgettext("verb", "Duplicate"), url, consequence))
+    primary = next((name for name in ("release", "retry", "resume") if name in {verb.name for verb in verbs}), "")
+    if job.status not in (Status.PENDING, Status.FAILED, Status.PAUSED):
+        primary = ""  # nothing has to be done
+    order = {primary: -1, "cancel": 1}
+    verbs = [verb._replace(is_primary=verb.name == primary) for verb in verbs]
+    return sorted(verbs, key=lambda verb: order.get(verb.name, 0))
+
+
+def _is_plain_retry(job: Job) -> bool:
+    """Return whether a resume of this job is a retry: it failed, and no other jobs wait for its target."""
+    return job.status == Status.FAILED and not job.target
+
+
+def advise(admin: ActionAdmin, request: HttpRequest, reason: Reason, job: Job) -> Advice:
+    """Return the message of a reason with its job as a link, and the page that helps."""
+    site, text = admin.admin_site, capfirst(reason.message)
+    message = isolate_text(text)
+    if reason.blocking_job_id is not None:
+        # The sentence names the job by its whole id, which the page shortens.
+        before, _id, after = text.partition(str(reason.blocking_job_id))
+        other = link(site, Job, reason.blocking_job_id, short_id(reason.blocking_job_id))
+        message = format_html("<bdi>{}</bdi>{}<bdi>{}</bdi>", before, other or "", after) if _id else message
+        label = _("Show the blocking job") if reason.code in NEEDS_OPERATOR else _("Show that job")
+        return Advice(message, change_url(site, Job, reason.blocking_job_id), label)
+    pages: dict[str, tuple[type[Model], str]] = {
+        "no_worker": (Worker, _("Show workers")),
+        "no_slot": (Worker, _("Show workers")),
+        "limit": (ConcurrencyLimit, _("Show limits")),
+        "scope_paused": (ConcurrencyLimit, _("Resume it under limits")),
+        "target_paused": (Target, _("Show the target")),
+    }
+    if reason.code not in pages:
+        return Advice(message)
+    model, label = pages[reason.code]
+    may_view = request.user.has_perm(f"{model._meta.app_label}.view_{model._meta.model_name}")
+    if not (site.is_registered(model) and may_view):
+        return Advice(message)
+    is_target = model is Target and job.lane_id is not None
+    return Advice(message, change_url(site, Target, job.lane_id) if is_target else list_url(site, model), label)
+
+
+class Waiting(NamedTuple):
+    """The jobs that wait behind a job which blocks its target."""
+
+    jobs: int  # may be a CappedInt
+    oldest_at: datetime | None
+
+
+def _count_waiting_behind(job: Job) -> Waiting:
+    behind = Job.objects.filter(lane_id=job.lane_id, gate__in=sql_literals(queries.LANE_GATES)).exclude(pk=job.pk)
+    times = list(behind.order_by().values_list("created_at", flat=True)[: MAX_BEHIND + 1])
+    count = CappedInt(MAX_BEHIND) if len(times) > MAX_BEHIND else len(times)
+    return Waiting(count, min(times, default=None))
+
+
+class Similar(NamedTuple):
+    """Other failures with the same error within a day, among the last FAILURES_READ; and their list."""
+
+    jobs: int
+    url: str
+
+
+def count_similar_failures(admin: ActionAdmin, job: Job, run: JobRun | None, *, with_texts: bool) -> Similar | None:
+    """Count the other jobs of its type that failed with the same error at the same line within a day."""
+    if run is None or not run.error:
+        return None
+    failed = Job.objects.filter(status__in=sql_literals(RARE_STATUSES), status=Status.FAILED)
+    text = Right("run__error", ERROR_TAIL) if with_texts else Left("run__error", ERROR_HEAD)
+    rows = failed.order_by("-pk").annotate(text=text)
+    columns = ("pk", "job_type", "status", "status_reason", "remote", "dispatched_at", "run__finished_at", "text")
+    errors, times = {}, {}
+    for row in rows.values_list(*columns, named=True)[:FAILURES_READ]:
+        if row.job_type == job.job_type:
+            errors[row.pk] = parse_error(row.text or row.status_reason) if with_texts else hide_error(row)
+            times[row.pk] = row.run__finished_at
+    own = errors.get(job.pk)
+    since = timezone.now() - timedelta(days=1)
+    same = [pk for pk, error in errors.items() if error == own and times[pk] is not None and times[pk] > since]
+    others = [pk for pk in same if pk != job.pk]
+    if own is None or not others:
+        return None
+    return Similar(len(others), f"{list_url(admin.admin_site, Job)}?ids={','.join(map(str, others))}")
+
+
+def _list_siblings(admin: ActionAdmin, job: Job) -> list[tuple[Any, SafeString, bool]]:
+    """Return the members of its group around the job: a link, the status, and whether it is this one."""
+    if job.group_id is None:
+        return []
+    members = Job.objects.filter(group_id=job.group_id, group_index__isnull=False)
+    first = max((job.group_index or 0) - SIBLINGS_SHOWN // 2, 0)
+    rows = members.filter(group_index__gte=first).order_by("group_index").only("job_type", "status", "group_index")
+    site = admin.admin_site
+    return [
+        (link(site, Job, row.pk, f"{row.group_index} {row.job_type}"), status_badge(row.status), row.pk == job.pk)
+        for row in rows[:SIBLINGS_SHOWN]
+    ]
 
 
 def hide_texts(run: JobRun | None, events: Sequence[JobEvent], chain: Sequence[dict[str, Any]]) -> None:
@@ -121,22 +301,22 @@ def hide_texts(run: JobRun | None, events: Sequence[JobEvent], chain: Sequence[d
         attempt["reason"] = first_line(get_public_reason(attempt["job"]), 200)
 
 
-def _list_facts(admin: ActionAdmin, job: Job, run: JobRun | None, now: datetime) -> Iterator[tuple[Any, Any]]:
+def _list_facts(
+    admin: ActionAdmin, job: Job, run: JobRun | None, spent: TimeSpent | None, ended_at: datetime | None, now: datetime
+) -> Iterator[tuple[Any, Any]]:
     site = admin.admin_site
-    waited_until = run.started_at if run else None if job.is_terminal else now
-    yield _("Status"), status_badge(job.status, f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else "")
-    yield _("Reason"), isolate_text(first_line(format_reason(job), 500)) if job.status_reason else None
+    has_callout = job.status in (Status.FAILED, Status.PAUSED, Status.SKIPPED, Status.CANCELLED)
+    if job.status_reason and not has_callout:
+        yield _("Reason"), isolate_text(first_line(format_reason(job), 500))
     yield _("Submitted"), format_relative_time(job.created_at, now)
-    yield _("Waited"), format_rough_duration(max(waited_until - job.created_at, timedelta(0))) if waited_until else None
-    yield _("Ran"), format_duration((run.finished_at or now) - run.started_at) if run else None
-    yield _("Finished"), format_relative_time(run.finished_at, now) if run else None
+    if spent is not None:
+        yield _("Waited"), _format_total(spent, WAITED)
+        yield _("Ran"), _format_total(spent, RAN)
+        yield _("Paused"), _format_total(spent, PAUSED)
+    yield _("Finished"), format_relative_time(ended_at, now)
     yield _("Not before"), format_relative_time(job.not_before, now)
     yield _("Deadline"), format_relative_time(job.deadline_at, now)
     yield _("Worker"), _worker_link(admin, job.lease_owner or (run.worker if run else ""))
-    yield _("Target"), link(site, Target, job.lane_id, first_line(job.target or "", 200))
-    yield _("Resource"), isolate_text(job.resource)
-    yield _("Priority"), str(job.priority)
-    yield _("Tenant"), isolate_text(job.tenant)
     yield _("Addon"), isolate_text(job.addon_id) if job.addon_id else None
     yield _("Tokens used"), f"{job.tokens_used} / {job.token_limit}" if job.token_limit else str(job.tokens_used or "")
     yield _("Idempotency key"), isolate_text(job.idempotency_key) if job.idempotency_key else None
@@ -147,7 +327,11 @@ def _list_facts(admin: ActionAdmin, job: Job, run: JobRun | None, now: datetime)
     model = Job._meta.get_field("schedule").related_model
     if job.schedule_id is not None and isinstance(model, type):
         yield _("Schedule"), link(site, model, job.schedule_id, first_line(str(job.schedule), 100))
-    yield _("Exit code"), str(run.exit_code) if run and run.exit_code is not None else None
+    yield _("Exit code"), str(run.exit_code) if run and run.exit_code else None
+
+
+def _format_total(spent: TimeSpent, phase: str) -> str | None:
+    return format_duration(spent.total(phase)) if any(name == phase for name, _lasted in spent.phases) else None
 
 
 def _worker_link(admin: ActionAdmin, lease_owner: str) -> SafeString | None:
@@ -162,100 +346,45 @@ def _worker_link(admin: ActionAdmin, lease_owner: str) -> SafeString | None:
     return format_html('<a href="{}?q={}" title="{}"><bdi>{}</bdi></a>', *values)
 
 
-def _stop_note(job: Job) -> str:
-    if job.cancel_requested:
-        return _("It was asked to pause.") if job.cancel_mode == StopMode.PAUSE else _("It was asked to cancel.")
-    if job.status == Status.RUNNING:
-        return _(
-            "Cancel asks the handler to stop; it is ended by force only if CANCEL_TIMEOUT_SEC is set and it runs in a "
-            "process."
-        )
-    return ""
+def _describe_stop_request(job: Job) -> str:
+    if not job.cancel_requested or job.is_terminal or job.status == Status.PAUSED:
+        return ""
+    return _("Pause requested.") if job.cancel_mode == StopMode.PAUSE else _("Cancel requested.")
 
 
-def _error_context(run: JobRun | None) -> dict[str, str]:
-    """Return the last line of the traceback, the innermost frame of the site's own code, and the whole text."""
+def _estimate_time_left(job: Job, spent: TimeSpent | None) -> timedelta | None:
+    """Return the rest of a running job by its progress, else by its expected duration; None if neither is known."""
+    if job.status != Status.RUNNING or spent is None:
+        return None
+    ran = spent.total(RAN)
+    if job.progress:
+        return ran * ((1 - job.progress) / job.progress)
+    if job.expected_duration_sec is not None:
+        return max(timedelta(seconds=job.expected_duration_sec) - ran, timedelta(0)) or None
+    return None
+
+
+def _error_context(run: JobRun | None) -> dict[str, Any]:
+    """Return the class and the message of the error, the site's own innermost frame, and the whole traceback."""
     if run is None or not run.error:
         return {}
     lines = [line for line in run.error[-4000:].splitlines() if line.strip()]
     _class, location = parse_error(run.error[-ERROR_TAIL:])
     last_line = first_line(lines[-1], 300) if lines else ""
-    return {"error_line": last_line, "error_location": location, "error": truncate_text(run.error)}
+    error_class, colon, message = last_line.partition(": ")
+    return {
+        "error_line": last_line,
+        "error_class": error_class + ":" if colon else error_class,
+        "error_message": message,
+        "error_location": location,
+        "error_frame": find_own_frame(run.error[-ERROR_TAIL:]),
+        "error": truncate_text(run.error),
+        "error_lines": len(run.error.splitlines()),
+    }
 
 
 def _list_of_job_url(admin: ActionAdmin, model: type[JobEvent] | type[JobLog], job: Job) -> str:
     return f"{list_url(admin.admin_site, model)}?q={job.pk}" if admin.admin_site.is_registered(model) else ""
-
-
-EVENT_LABELS: dict[str, Promise] = {
-    EventKind.SUBMITTED: pgettext_lazy("event", "Submitted"),
-    EventKind.HELD: pgettext_lazy("event", "Held back"),
-    EventKind.RELEASED: pgettext_lazy("event", "Released"),
-    EventKind.ADMITTED: pgettext_lazy("event", "Admitted"),
-    EventKind.DENIED: pgettext_lazy("event", "Admission denied"),
-    EventKind.DISPATCHING: pgettext_lazy("event", "Offered to a remote worker"),
-    EventKind.WITHDRAWN: pgettext_lazy("event", "Offer withdrawn"),
-    EventKind.RUNNING: pgettext_lazy("event", "Running"),
-    EventKind.CANCEL_REQUESTED: pgettext_lazy("event", "Asked to cancel"),
-    EventKind.PAUSE_REQUESTED: pgettext_lazy("event", "Asked to pause"),
-    EventKind.PAUSED: pgettext_lazy("event", "Paused"),
-    EventKind.RESUMED: pgettext_lazy("event", "Resumed"),
-    EventKind.HANDED_BACK: pgettext_lazy("event", "Handed back"),
-    EventKind.COMPLETED: pgettext_lazy("event", "Completed"),
-    EventKind.FAILED: pgettext_lazy("event", "Failed"),
-    EventKind.SKIPPED: pgettext_lazy("event", "Skipped"),
-    EventKind.CANCELLED: pgettext_lazy("event", "Cancelled"),
-    EventKind.RETRY_CREATED: pgettext_lazy("event", "Followed by a retry"),
-    EventKind.RESOLVED: pgettext_lazy("event", "Resolved"),
-    EventKind.MOVED: pgettext_lazy("event", "Moved in the queue"),
-    EventKind.UPDATED: pgettext_lazy("event", "Changed"),
-    EventKind.AGED: pgettext_lazy("event", "Raised, since it waited long"),
-}
-
-
-@dataclass
-class TimelineStep:
-    """An event of the job, or a time in the future.
-
-    `lasted` is the time until the next step or until now; None for the last step of a finished job, and in the future.
-    """
-
-    label: Promise | str
-    at: datetime
-    icon: str = "·"
-    actor: str = ""
-    reason: str = ""
-    lasted: timedelta | None = None
-    is_future: bool = False
-
-
-def build_timeline(
-    job: Job, events: Sequence[JobEvent], explanation: Explanation | None, now: datetime
-) -> list[TimelineStep]:
-    """Return the steps of the job's timeline: `events`, oldest first, then expected times."""
-    steps = []
-    for event in events:
-        icon = ICONS[Status(event.kind)] if event.kind in set(Status) else "·"
-        actor = format_actor(event)
-        # The default reason mentions an interruption, which is wrong for a job that was not running.
-        is_default = event.reason == DEFAULT_PAUSE_REASON and event.from_status != Status.RUNNING
-        reason = "" if is_default else first_line(event.reason, 500)
-        steps.append(TimelineStep(EVENT_LABELS.get(event.kind, event.kind), event.at, icon, actor, reason))
-    for step, next_step in pairwise(steps):
-        step.lasted = max(next_step.at - step.at, timedelta(0))
-    if job.is_terminal:
-        return steps
-    if steps:
-        steps[-1].lasted = max(now - steps[-1].at, timedelta(0))
-    if job.not_before is not None and job.not_before > now and job.status == Status.QUEUED:
-        steps.append(TimelineStep(gettext_lazy("Due"), job.not_before, is_future=True))
-    if explanation is not None and explanation.predicted_start_at is not None:
-        steps.append(
-            TimelineStep(gettext_lazy("Running, as it looks now"), explanation.predicted_start_at, is_future=True)
-        )
-    if job.deadline_at is not None and job.deadline_at > now and job.dispatched_at is None:
-        steps.append(TimelineStep(gettext_lazy("Too late to start"), job.deadline_at, is_future=True))
-    return steps
 
 
 CHAIN_LIMIT = 25  # attempts in each direction; longer chains are followed by their links

@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from jobs import actors
 from jobs.admin.base import can_view_payload, log_history
@@ -29,38 +30,59 @@ from jobs.admin.forms import (
     reason_field,
     text_field,
 )
+from jobs.admin.job_actions import (
+    FILTERS,
+    describe_list,
+    describe_unhandled,
+    get_list_filters,
+    keep_list_filters,
+)
 from jobs.admin.screens import APP, render, screen
 from jobs.errors import InvalidInput, JobSchedulerError
+from jobs.explain import Handlers
 from jobs.models import Job, JobTemplate
+from jobs.models.job import UNTIL_CHOICES
 from jobs.redaction import redact, restore
 from jobs.registry import Handler, registry
 from jobs.services import job_spec
 from jobs.services import jobs as job_services
 from jobs.services.jobs import REASON_LENGTH
-from jobs.states import refusal
+from jobs.states import OnConflict, refusal
 
 FORM_METHODS = ("GET", "HEAD", "POST")  # of a screen with a form
-PRIORITIES = [("", "---------"), *((name, name) for name in ("LOW", "NORMAL", "HIGH", "URGENT"))]
+PRIORITIES = [("", _("Normal (50)")), ("LOW", _("Low (25)")), ("HIGH", _("High (75)")), ("URGENT", _("Urgent (100)"))]
 CLONED_FIELDS = (
     *("tenant", "target", "resource", "cost_units", "constraints", "expected_duration_sec", "max_runtime_sec"),
     *("token_limit", "max_retries", "tags"),
 )
-SUBMISSION_FIELDS = ("tenant", "target", "resource", "priority", "not_before", "hold", "tags", "idempotency_key")
+UNIQUE_UNTIL = [("", "---------"), *UNTIL_CHOICES]
+ON_CONFLICT = [
+    ("", "---------"),
+    (str(OnConflict.RETURN), pgettext_lazy("if a unique key is taken", "Keep the waiting job as it is")),
+    (str(OnConflict.REPLACE), pgettext_lazy("if a unique key is taken", "Replace its params and its start time")),
+]
+SUBMISSION_FIELDS = (
+    *("tenant", "target", "resource", "priority", "not_before", "hold", "tags", "idempotency_key"),
+    *("unique_key", "unique_until", "on_conflict"),
+)
 
 
 class SubmissionForm(forms.Form):
     """The fields of a submission; the fields of its params are added for each job type."""
 
-    tenant = text_field(_("Tenant"), _("Empty: default."), 64)
+    tenant = text_field(_("Tenant"), _("Default: default"), 64)
     target = text_field(_("Target"), _("Jobs of one target run one after another."), 200)
-    resource = text_field(_("Resource"), _("Empty: as the handler says."), 200)
+    resource = text_field(_("Resource"), _("Default: set by the handler"), 200)
     priority = forms.ChoiceField(label=_("Priority"), required=False, choices=PRIORITIES)
     not_before = forms.DateTimeField(
         label=_("Not before"), required=False, widget=forms.DateTimeInput(attrs={"type": "datetime-local"})
     )
     tags = text_field(_("Tags"), _("Separated by commas."), 2000)
-    idempotency_key = text_field(_("Idempotency key"), _("The same key and params give the same job."))
-    hold = forms.BooleanField(label=_("Hold it until it is released"), required=False)
+    idempotency_key = text_field(_("Idempotency key"), _("Submitting the same key again returns the existing job."))
+    unique_key = text_field(_("Unique key"), _("While a job with this key waits, no second one is made."))
+    unique_until = forms.ChoiceField(label=_("Unique until"), required=False, choices=UNIQUE_UNTIL)
+    on_conflict = forms.ChoiceField(label=_("If the key is taken"), required=False, choices=ON_CONFLICT)
+    hold = forms.BooleanField(label=_("Hold until released"), required=False)
     reason = text_field(_("Reason"), length=REASON_LENGTH)
 
     def __init__(self, handler: Handler[..., Any], data: Any, preset: Any = None, unmasked: Any = None) -> None:
@@ -86,7 +108,7 @@ class SubmissionForm(forms.Form):
         return {**fields, "params": params, "reason": self.cleaned_data["reason"]}
 
 
-@screen("enqueue", _("New job"), permission=f"{APP}.add_job", methods=FORM_METHODS)
+@screen("enqueue", _("New job"), permission=f"{APP}.add_job", methods=FORM_METHODS, listed=False)
 def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """Ask for a job type, then for its params. An unknown job type is a message on the page."""
     job_type = (request.POST.get("job_type") or request.GET.get("job_type") or "")[:200]
@@ -99,7 +121,15 @@ def new_job(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     form = None if handler is None else SubmissionForm(handler, _posted_data(request))
     if form is not None and (response := _submit(admin, request, form, job_type=form.handler.name)) is not None:
         return response
-    context = {"form": form, **_describe_handler(handler), "problem": problem, "types": registry.names()}
+    context: dict[str, Any] = {
+        "form": form,
+        **_describe_handler(handler),
+        "problem": problem,
+        "types": registry.names(),
+    }
+    filters = get_list_filters(request)
+    context |= {"back": describe_list(admin, filters), "zone": timezone.get_current_timezone_name()}
+    context |= {"filters_name": FILTERS, "filters": filters.urlencode()}
     return render(admin, request, "jobs/console/enqueue.html", context, title=_("New job"))
 
 
@@ -129,7 +159,7 @@ def run_template(admin: ModelAdmin, request: HttpRequest, template_id: UUID) -> 
     del form.fields["tenant"]
     if (response := _submit(admin, request, form, template=template.name, tenant=template.tenant)) is not None:
         return response
-    context |= {"form": form, **_describe_handler(handler)}
+    context |= {"form": form, **_describe_handler(handler, template.tenant)}
     return render(admin, request, "jobs/console/enqueue.html", context, title=template.name)
 
 
@@ -138,9 +168,14 @@ def _posted_data(request: HttpRequest) -> Any:
     return request.POST if request.method == "POST" else None
 
 
-def _describe_handler(handler: Handler[..., Any] | None) -> dict[str, str]:
+def _describe_handler(handler: Handler[..., Any] | None, tenant: str = "default") -> dict[str, str]:
     """Return the context on a handler. Never pass the handler itself: a template would call it, and it would run."""
-    return {} if handler is None else {"job_type": handler.name, "doc": handler.doc}
+    if handler is None:
+        return {}
+    options = handler.options
+    job = Job(job_type=handler.name, tenant=tenant, resource=options.resource, remote=options.remote)
+    warning = "" if Handlers().can_handle(job) else describe_unhandled(handler.name, 1)
+    return {"job_type": handler.name, "doc": handler.doc, "warning": warning}
 
 
 def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **source: Any) -> HttpResponse | None:
@@ -151,14 +186,17 @@ def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **sou
     if not form.is_valid():
         return None
     try:
-        job = job_services.enqueue(actor=actors.make_user_actor(request.user), **{**form.collect_fields(), **source})
+        item = {**form.collect_fields(), **source}
+        reason = item.pop("reason")
+        job, created = job_services.submit(item, actor=actors.make_user_actor(request.user), reason=reason)
     except JobSchedulerError as error:
         add_errors(form, error)
         return None
-    message = format_html("{} {}", _now("Submitted:"), link(admin.admin_site, Job, job.pk) or job.pk)
-    messages.success(request, message)
-    log_history(request, [job], "enqueue", ADDITION)
-    return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
+    text = _now("Submitted:") if created else _now("No new job; this one has the key:")
+    messages.success(request, format_html("{} {}", text, link(admin.admin_site, Job, job.pk) or job.pk))
+    if created:
+        log_history(request, [job], "enqueue", ADDITION)
+    return HttpResponseRedirect(keep_list_filters(request, change_url(admin.admin_site, Job, job.pk)))
 
 
 @screen("clone", _("Clone"), permission=f"{APP}.add_job", route="<uuid:job_id>/clone/", methods=("POST",), listed=False)
@@ -178,11 +216,13 @@ def clone_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResp
         clone = job_services.enqueue(job.job_type, job.params, actor=actor, **fields)
     except JobSchedulerError as error:
         messages.error(request, _now("It could not be submitted again: %s") % error)
-        return HttpResponseRedirect(change_url(site, Job, job.pk))
+        return HttpResponseRedirect(keep_list_filters(request, change_url(site, Job, job.pk)))
     log_history(request, [clone], f"clone of {job.pk}", ADDITION)
-    message = format_html("{} {}", _now("This job does the same work as"), link(site, Job, job.pk) or "")
+    message = format_html(
+        "{} {} {}", _now("Duplicate of"), link(site, Job, job.pk, short_id(job.pk)) or "", _now("submitted.")
+    )
     messages.success(request, message)
-    return HttpResponseRedirect(change_url(site, Job, clone.pk))
+    return HttpResponseRedirect(keep_list_filters(request, change_url(site, Job, clone.pk)))
 
 
 class TimeField(forms.DateTimeField):
@@ -209,7 +249,13 @@ class TimeField(forms.DateTimeField):
 class EditForm(forms.Form):
     """Carries its initial values in hidden fields, to tell the user's changes from those made to the job meanwhile."""
 
-    priority = forms.IntegerField(label=_("Priority"), min_value=0, max_value=100, show_hidden_initial=True)
+    priority = forms.IntegerField(
+        label=_("Priority"),
+        min_value=0,
+        max_value=100,
+        show_hidden_initial=True,
+        help_text=_("0 to 100: Low 25, Normal 50, High 75, Urgent 100"),
+    )
     not_before = TimeField(label=_("Not before"), required=False, show_hidden_initial=True)
     deadline_at = TimeField(label=_("Deadline"), required=False, show_hidden_initial=True)
     params = JsonField(label=_("Params"), required=False, show_hidden_initial=True)
@@ -240,11 +286,15 @@ def edit_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpRespo
         raise Http404
     facts = job_services.get_facts(job)
     with_params = can_view_payload(request) and refusal("update", facts, ["params"]) is None
+    url = keep_list_filters(request, change_url(admin.admin_site, Job, job.pk))
     form = EditForm(job, _posted_data(request), with_params=with_params)
     if form.is_valid():
         try:
             changes, reason = form.collect_changes(), form.cleaned_data["reason"]
-            job_services.update(job.pk, changes, actor=actors.make_user_actor(request.user), reason=reason)
+            # Without a deadline, a job cannot be time-sensitive, which this form does not show.
+            implied = {"time_sensitive": False} if "deadline_at" in changes and not changes["deadline_at"] else {}
+            actor = actors.make_user_actor(request.user)
+            job_services.update(job.pk, changes | implied, actor=actor, reason=reason)
         except JobSchedulerError as error:
             add_errors(form, error)
         else:
@@ -254,8 +304,14 @@ def edit_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpRespo
                 messages.success(request, _now("Changed: %s") % labels)
             else:
                 messages.info(request, _now("Nothing was changed."))
-            return HttpResponseRedirect(change_url(admin.admin_site, Job, job.pk))
+            return HttpResponseRedirect(url)
     is_editable = refusal("update", facts) is None
-    problem = "" if is_editable else _("It is running or has ended: there is nothing left to edit.")
-    context = {"form": form, "job": job, "back": link(admin.admin_site, Job, job.pk), "problem": problem}
-    return render(admin, request, "jobs/console/edit.html", context, title=_now("Edit %s") % short_id(job.pk))
+    problem = "" if is_editable else _("Jobs that are running or finished cannot be edited.")
+    context: dict[str, Any] = {
+        "form": form,
+        "job": job,
+        "url": url,
+        "problem": problem,
+    }
+    context |= {"back": describe_list(admin, get_list_filters(request)), "zone": timezone.get_current_timezone_name()}
+    return render(admin, request, "jobs/console/edit.html", context, title=_now("Edit %s") % job.job_type)

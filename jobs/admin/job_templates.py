@@ -34,10 +34,10 @@ class JobTemplateForm(forms.ModelForm):
     overridable = JsonField(
         label=_("Overridable params"),
         required=False,
-        help_text=_("A list of params that a run may set. Empty: all, or none if the template contains a secret."),
+        help_text=_("A list of params that a run may set. By default all, or none if the template contains a secret."),
     )
     retry_policy = JsonField(
-        label=_("Retry policy"), required=False, help_text=_("max_attempts, base_sec, max_sec and jitter.")
+        label=_("Retry policy"), required=False, help_text=_("max_attempts, base_sec, backoff, max_sec and jitter.")
     )
     tags = JsonField(label=_("Tags"), required=False)
 

@@ -2,97 +2,249 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import partial
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
-from django.contrib.admin import ModelAdmin
+from django.contrib.admin import AdminSite, ModelAdmin
+from django.contrib.admin.exceptions import DisallowedModelAdminLookup
+from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
-from django.db.models import QuerySet
+from django.db.models import Max, Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.utils import formats, timezone
+from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext, pgettext
 
 from jobs import db, explain
 from jobs.admin import filters, job_detail, screens
-from jobs.admin.base import can_view_payload, count_capped, fieldset
-from jobs.admin.columns import column, computed_column, link, link_column, list_url, short_id
-from jobs.admin.filters import AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter, StatusFilter
+from jobs.admin.base import (
+    CappedInt,
+    ConsoleChangeList,
+    can_view_payload,
+    count_capped,
+    describe_unknown_qualifier,
+    fieldset,
+    split_terms,
+)
+from jobs.admin.columns import column, computed_column, link, link_column, list_url, load_params_lines, short_id
+from jobs.admin.filters import (
+    AttentionFilter,
+    CheckedTypeFilter,
+    EndedFilter,
+    IdsFilter,
+    SortFilter,
+    StatusFilter,
+    SubmittedFilter,
+    TimesFilter,
+    filter_parameters,
+    get_statuses,
+    order_by_end,
+)
 from jobs.admin.formatting import (
     ICONS,
+    badge,
     first_line,
+    format_attempt,
     format_count,
     format_duration,
-    format_json,
     format_reason,
     format_relative_time,
-    format_rough_duration,
     isolate_text,
     json_block,
     status_badge,
     truncate_text,
 )
-from jobs.admin.job_actions import JobActionAdmin
+from jobs.admin.job_actions import FILTERS, JobActionAdmin
+from jobs.admin.job_search import CHECK_LIMIT, QUALIFIERS, JobSearch, limit_rows
+from jobs.admin.navigation import VIEW_DIAGNOSTICS
 from jobs.admin.screens import screen
-from jobs.models import ConcurrencyLimit, Gate, Job, JobRun, Target
-from jobs.models.expressions import JsonBytes
-from jobs.models.job import STATUS_LABELS
+from jobs.conf import conf
+from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent, Target
 from jobs.payload_visibility import hide_in_job
-from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, TERMINAL, Status
-from jobs.stats import live_counts
+from jobs.states import ACTIVE, CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, TERMINAL, Status
 from jobs.stats.cache import RateLimitedCache
+from jobs.time_text import format_exact
 
-MAX_PARAMS_BYTES = 2000  # a list does not read larger params
+BLOCKED = {"target_blocked", "target_paused", "scope_paused"}  # reasons that a person has to remove
+OVERLAP = "overlap: "  # begins the reason of a run that was skipped because the previous one was unfinished
+PAUSED_SHOWN = 3
+INTERNAL_FIELDS = ("gate", "holds_lane", "position", "fence")  # for who may view diagnostics
 _folded = partial(fieldset, folded=True)
+
+
+class JobChangeList(ConsoleChangeList):
+    """The job list: tabs, orders, checks of what has no index, and skipped runs of a schedule folded into one row."""
+
+    check_limit = CHECK_LIMIT
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        """Check conditions without an index on the first CHECK_LIMIT rows of the list alone."""
+        checks: list[Q] = []
+        request.__dict__["_job_checks"] = checks
+        queryset = super().get_queryset(request, exclude_parameters)
+        self.are_rows_unchecked = False
+        job_type = request.GET.get("job_type", "").replace("\0", "")
+        if job_type:
+            checks.append(Q(job_type=job_type))
+        if not checks:
+            return queryset
+        self.are_rows_unchecked = isinstance(count_capped(queryset, CHECK_LIMIT), CappedInt)
+        return limit_rows(queryset, CHECK_LIMIT).filter(*checks)
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        return SortFilter.orderings.get(request.GET.get("sort", ""), ["-pk"])
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if not is_one_schedule(request):
+            self.result_list = fold_skipped_runs(list(self.result_list))
+            _name_schedules(self.result_list)
+
+    @property
+    def tabs(self) -> list[dict[str, Any]]:
+        """The tabs, which keep the search and the filters."""
+        value = self.params.get("status", "")
+        tabs = [{"name": "all", "title": _now("All"), "query": self._query(status=None), "is_current": not value}]
+        for name, title in filters.TABS.items():
+            is_current = value == name or (name == "running" and value in ACTIVE)
+            tabs.append({"name": name, "title": title, "query": self._query(status=name), "is_current": is_current})
+        return tabs
+
+    @property
+    def sorts(self) -> list[dict[str, Any]]:
+        current = self.params.get("sort") or "newest"
+        return [
+            {"title": title, "query": self._query(sort=name), "is_current": name == current}
+            for name, title in SortFilter.known_choices
+        ]
+
+    @property
+    def chips(self) -> list[dict[str, Any]]:
+        """The filters in force, each with the query that removes it."""
+        chips = []
+        for spec in self.filters:
+            if text := spec.value():
+                names = filter_parameters(spec)
+                label = dict(getattr(spec, "lookup_choices", ())).get(text, text)
+                chips.append({"title": spec.title, "value": label, "query": self._query(**dict.fromkeys(names))})
+        return chips
+
+    @property
+    def count_query(self) -> str:
+        return self._query(sort=None)
+
+    @property
+    def other_params(self) -> list[tuple[str, str]]:
+        """The query parameters that the search form does not have."""
+        names = {name for spec in self.filters for name in filter_parameters(spec)} | {"q"}
+        return [(name, value) for name, value in self.params.items() if name not in names]
+
+    @property
+    def type_filter(self) -> Any:
+        """Return the filter by type, with the types of the rows among its choices."""
+        return self._spec("job_type")
+
+    @property
+    def job_types(self) -> list[str]:
+        names = {name for name, _label in self._spec("job_type").lookup_choices}
+        return sorted(names | {job.job_type for job in self.result_list})
+
+    @property
+    def attention_filter(self) -> Any:
+        return self._spec("attention")
+
+    @property
+    def times_filters(self) -> list[Any]:
+        return [spec for spec in self.filters if isinstance(spec, TimesFilter)]
+
+    def _spec(self, name: str) -> Any:
+        return next(spec for spec in self.filter_specs if spec.parameter_name == name)  # type: ignore[attr-defined]
+
+    def _query(self, **values: str | None) -> str:
+        return self.get_query_string(values)
+
+
+class CountedJobs(JobChangeList):
+    """The number of jobs in a list; its rows are not read."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        self.result_list = []
+        self.result_count = count_capped(self.queryset)
+        self.show_full_result_count = self.show_admin_actions = self.can_show_all = self.multi_page = False
+        self.full_result_count, self.paginator = None, None
+
+
+def is_one_schedule(request: HttpRequest) -> bool:
+    """Return whether the list is about one schedule, so that its skipped runs are shown one by one."""
+    return "schedule:" in request.GET.get("q", "")
+
+
+def fold_skipped_runs(jobs: list[Any]) -> list[Any]:
+    """Leave one row of all runs of a schedule that were skipped because the previous one was unfinished.
+
+    Its `folded` is the number of rows that it stands for.
+    """
+    first_of: dict[Any, Any] = {}
+    rows = []
+    for job in jobs:
+        job.folded = 1
+        is_overlap = job.status == Status.SKIPPED and job.status_reason.startswith(OVERLAP)
+        first = first_of.setdefault(job.schedule_id, job) if is_overlap and job.schedule_id is not None else job
+        if first is job:
+            rows.append(job)
+        else:
+            first.folded += 1
+    return rows
+
+
+def _name_schedules(jobs: list[Job]) -> None:
+    """Set `schedule_name` of the rows that stand for several skipped runs."""
+    folded = [job for job in jobs if job.folded > 1]  # type: ignore[attr-defined]
+    if folded:
+        model: Any = Job._meta.get_field("schedule").related_model
+        names = dict(model.objects.filter(pk__in=[job.schedule_id for job in folded]).values_list("pk", "name"))
+        for job in folded:
+            job.schedule_name = names.get(job.schedule_id, "")  # type: ignore[attr-defined]
 
 
 class JobAdmin(JobActionAdmin):
     change_form_template = "jobs/job_page.html"
     change_list_template = "jobs/job_list.html"
-    empty_text = _("There are no jobs yet: submit one from your code, by the API or with “manage.py enqueue”.")
-    list_display = ("short_id", "type_and_params", "shown_target", "shown_status", "status_time", "run_time")
-    list_filter = (StatusFilter, AttentionFilter, CreatedFilter, EndedFilter, JobTypeFilter)
-    sortable_by = ("short_id",)
+    empty_text = _("No jobs yet: submit one from your code, through the API or with “manage.py enqueue”.")
+    list_display = ("shown_status", "job_and_params", "shown_target", "details", "shown_priority", "status_time")
+    list_display_links = ("job_and_params",)
+    list_filter = (
+        StatusFilter,
+        AttentionFilter,
+        SubmittedFilter,
+        EndedFilter,
+        CheckedTypeFilter,
+        IdsFilter,
+        SortFilter,
+    )
+    sortable_by = ()
     list_select_related = ("run",)
     list_defer = ("params", "tags", "constraints", "checkpoint", "retry_policy", "run__error", "run__artifacts")
-    qualifiers = {
-        "type": "job_type",
-        "resource": "resource",
-        "tenant": "tenant",
-        "target": "target",
-        "addon": "addon_id",
-        "key": "idempotency_key",
-        "group": "group",
-        "schedule": "schedule",
-    }
+    qualifiers = dict.fromkeys(QUALIFIERS, "")
     fieldsets = (
-        _folded(_("What"), "id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
         _folded(
-            _("State"),
-            *("status", "shown_reason", "gate", "hold", "holds_lane", "stop_request", "shown_progress", "resolved_at"),
-        ),
-        _folded(
-            _("When"),
-            ("priority", "base_priority", "position"),
+            _("All fields"),
+            *("id", "job_type", "template", "tenant", "lane_link", "addon_id", "shown_tags"),
+            *("status", "shown_reason", "hold", "stop_request", "shown_progress", "resolved_at"),
+            ("priority", "base_priority"),
             ("created_at", "not_before", "recheck_at", "dispatched_at"),
             ("deadline_at", "time_sensitive"),
             ("expected_duration_sec", "max_runtime_sec"),
-        ),
-        _folded(_("How much"), ("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
-        _folded(
-            _("Who runs it"), ("remote", "lease_owner", "fence"), ("lease_expires_at", "heartbeat_at", "reserved_until")
-        ),
-        _folded(
-            _("Where it comes from"),
-            ("retry_of_link", "retried_by_link"),
-            ("attempt", "max_retries"),
-            "shown_retry_policy",
-            ("group", "group_index"),
-            ("schedule", "fire_time"),
-            "idempotency_key",
+            *(("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
+            *(("remote", "lease_owner"), ("lease_expires_at", "heartbeat_at", "reserved_until")),
+            *(("retry_of_link", "retried_by_link"), ("attempt", "max_retries"), "shown_retry_policy"),
+            *(("group", "group_index"), ("schedule", "fire_time"), "idempotency_key", *INTERNAL_FIELDS),
         ),
     )
 
@@ -102,18 +254,52 @@ class JobAdmin(JobActionAdmin):
     retry_of_link = link_column(_("retry of"), Job, "retry_of_id")
     shown_target = column(_("target"), "target", lambda key: None if key is None else isolate_text(first_line(key, 60)))
 
+    def describe_search(self) -> Any:
+        return _("Search by id, job type, target or tag, or with a qualifier. Use * as a wildcard at the end.")
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[JobChangeList]:
+        return CountedJobs if request.__dict__.get("_counts_only") else JobChangeList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        if request.GET.get("sort") == "finished":
+            statuses = get_statuses(request.GET.get("status", "")) or TERMINAL
+            if not (ends := statuses & TERMINAL):
+                return queryset.none(), False
+            queryset = order_by_end(queryset, ends, is_bounded=EndedFilter.is_used(request))
+        terms, unknown = split_terms(search_term, QUALIFIERS)
+        if unknown:
+            self.report_search_problem(request, describe_unknown_qualifier(unknown, QUALIFIERS))
+            return queryset.none(), False
+        search = JobSearch(queryset, can_view_payload(request), request.__dict__.get("_job_checks", []))
+        for term in terms:
+            search.add(term)
+        self.report_search_problem(request, search.problem)
+        return search.rows, False
+
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        """Set `brief_params`, `why` (it waits) and `is_recovery_retry` (a retry of a job whose worker died)."""
+        """Set what computed columns show: `brief_params`, `wait` (why it waits), `is_recovery_retry`, `since`."""
         jobs = list(rows)
-        params = _load_params(jobs) if can_view_payload(request) else {}
+        params = load_params_lines(jobs) if can_view_payload(request) else {}
         retried = [job.retry_of_id for job in jobs if job.retry_of_id is not None]
         lost = Job.objects.filter(pk__in=retried, status_reason__in=(LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON))
         lost_ids = set(lost.order_by().values_list("pk", flat=True))
-        wait_reasons = explain.explain_briefly(jobs)
+        reasons, since = explain.find_first_reasons(jobs), _find_last_changes(jobs)
         for job in jobs:
             job.is_recovery_retry = job.retry_of_id in lost_ids
             job.brief_params = params.get(job.pk, "")
-            job.why = wait_reasons.get(job.pk, "")
+            job.wait = reasons.get(job.pk)
+            job.since = since.get(job.pk)
+
+    def describe_missing(self, object_id: str) -> str:
+        text = _now("Job %s is not here.") % object_id[:100]
+        if (days := conf.RETENTION_DAYS) is None:
+            return text
+        rule = ngettext(
+            "Jobs are deleted %s day after they finish.", "Jobs are deleted %s days after they finish.", round(days)
+        )
+        return f"{text} {rule % format(days, 'g')}"
 
     def hide_payload(self, row: Job) -> None:
         hide_in_job(row)
@@ -122,16 +308,22 @@ class JobAdmin(JobActionAdmin):
         return screens.latest_event_id()
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the tabs by status, and the paused limits."""
-        url, current = list_url(self.admin_site, Job), request.GET.get("status", "")
-        # A tab drops all other filters.
-        tabs = [{"name": "", "title": _now("All"), "icon": "", "url": url, "is_current": not current}]
-        for status, label in STATUS_LABELS.items():
-            tab = {"name": str(status), "title": label, "icon": ICONS[status], "is_current": current == status}
-            tabs.append({**tab, "url": f"{url}?status={status}"})
-        paused = ConcurrencyLimit.objects.filter(paused=True).order_by("scope", "key")[:10]
-        counts_url = screens.screen_url(self.admin_site, "counts")
-        return {"tabs": tabs, "paused": list(paused), "counts_url": counts_url}
+        """Return the paused limits, URLs, the qualifiers of the search, and the time zone of the fields."""
+        paused = ConcurrencyLimit.objects.filter(paused=True).order_by("scope", "key")[: PAUSED_SHOWN + 1]
+        context: dict[str, Any] = {
+            "paused": list(paused[:PAUSED_SHOWN]),
+            "paused_url": _paused_url(self.admin_site),
+            "counts_url": screens.screen_url(self.admin_site, "counts"),
+            "qualifiers": [f"{name}:" for name in QUALIFIERS],
+            "zone": timezone.localtime().strftime("%Z"),
+        }
+        if request.user.has_perm(screens.SCREENS["enqueue"].permission):
+            query = {FILTERS: request.GET.urlencode()} if request.GET else {}
+            if job_type := request.GET.get("job_type"):
+                query["job_type"] = job_type
+            url = screens.screen_url(self.admin_site, "enqueue")
+            context["new_job_url"] = f"{url}?{urlencode(query)}" if query else url
+        return context
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
@@ -146,6 +338,15 @@ class JobAdmin(JobActionAdmin):
 
         return screens.live_page(self.admin_site, request, job_detail.page_version(job.pk), build)
 
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
+        fieldsets = super().get_fieldsets(request, obj)
+        if request.user.has_perm(VIEW_DIAGNOSTICS):
+            return fieldsets
+        return [
+            (title, {**options, "fields": [name for name in options["fields"] if name not in INTERNAL_FIELDS]})
+            for title, options in fieldsets
+        ]
+
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Job | None:
         """Read the job once per request, not once for each part of the page."""
         cache: dict[str, Job | None] = request.__dict__.setdefault("_jobs_of_page", {})
@@ -153,48 +354,66 @@ class JobAdmin(JobActionAdmin):
             cache[object_id] = super().get_object(request, object_id, from_field)
         return cache[object_id]
 
-    @computed_column(_("job"), ordering="id")
-    def short_id(self, job: Job) -> SafeString:
-        return format_html('<span class="jc-whole" title="{}">{}</span>', job.pk, short_id(job.pk))
-
-    @computed_column(_("job type"))
-    def type_and_params(self, job: Job) -> SafeString:
-        """Show the job type, and below it the params if the user may see them."""
+    @computed_column(_("job"))
+    def job_and_params(self, job: Job) -> SafeString:
+        """Show the job type, and below it the end of the id, and the params if the user may see them."""
         params = getattr(job, "brief_params", "")
-        if params in ("", "{}"):
-            return isolate_text(job.job_type)
-        two_lines = '<bdi>{}</bdi><samp class="jc-line jc-small jc-muted"><bdi>{}</bdi></samp>'
-        return format_html(two_lines, job.job_type, params)
+        second = format_html(" · <bdi>{}</bdi>", params) if params not in ("", "{}") else ""
+        two_lines = '<bdi>{}</bdi><samp class="jc-line jc-small jc-muted"><span title="{}">{}</span>{}</samp>'
+        return format_html(two_lines, job.job_type, job.pk, short_id(job.pk), second)
 
-    @computed_column(_("status"))
+    @computed_column(_("state"))
     def shown_status(self, job: Job) -> SafeString:
-        """Show the status, further badges, and below them why the job waits or the reason of its status."""
-        attempt = f"{job.attempt}/{job.max_retries + 1}" if job.attempt > 1 else ""
-        badges = format_html_join("", ' <span class="jc-mark">{}</span>', ((label,) for label in _list_badges(job)))
-        css_class = "jc-error" if job.status == Status.FAILED else "jc-muted"
-        why = getattr(job, "why", "") or first_line(format_reason(job))
-        second_line = '<span class="jc-line jc-small {}"><bdi>{}</bdi></span>'
-        reason = format_html(second_line, css_class, why) if why else ""
-        return format_html("{}{}{}", status_badge(job.status, attempt), badges, reason)
+        """Show the status; of a waiting job, what it waits for."""
+        wait = getattr(job, "wait", None)
+        if job.status == Status.QUEUED and job.gate == Gate.TIME:
+            return badge("queued", pgettext("state of a job", "Scheduled"), "◷")
+        if job.status == Status.PENDING and job.hold:
+            return badge("pending", pgettext("state of a job", "Held"), "‖")
+        if wait is not None and wait.code == "no_worker":
+            return badge("warn", pgettext("state of a job", "No worker"), "!")
+        if wait is not None and wait.code in BLOCKED:
+            return badge("warn", pgettext("state of a job", "Blocked"), "⊗")
+        if job.status == Status.QUEUED:
+            return badge("queued", pgettext("state of a job", "Waiting"), ICONS[Status.QUEUED])
+        return status_badge(job.status)
 
-    @computed_column(_("when"))
+    @computed_column(_("details"))
+    def details(self, job: Job) -> SafeString | None:
+        """Show why the job waits, its progress or the reason of its status, its attempt and other marks."""
+        if getattr(job, "folded", 1) > 1:
+            return self._fold_link(job)
+        badges = format_html_join(" ", '<span class="jc-mark">{}</span>', ((label,) for label in _list_marks(job)))
+        css_class = "jc-error" if job.status == Status.FAILED else "jc-muted"
+        texts = [text for text in (_describe(job), _describe_attempt(job)) if text]
+        line = format_html('<span class="{}"><bdi>{}</bdi></span> ', css_class, " · ".join(texts)) if texts else ""
+        return format_html("{}{}", line, badges) if line or badges else None
+
+    def _fold_link(self, job: Job) -> SafeString:
+        text = ngettext("%(count)d skipped run of %(name)s", "%(count)d skipped runs of %(name)s", job.folded)  # type: ignore[attr-defined]
+        query = urlencode({"status": Status.SKIPPED, "q": f"schedule:{job.schedule_id}"})
+        values = {"count": job.folded, "name": job.schedule_name}  # type: ignore[attr-defined]
+        return format_html('<a href="?{}"><bdi>{}</bdi></a>', query, text % values)
+
+    @computed_column(_("priority"))
+    def shown_priority(self, job: Job) -> int:
+        return job.priority
+
+    @computed_column(_("time"))
     def status_time(self, job: Job) -> SafeString | None:
-        """Show a time that depends on the status: due in, running for, finished ago."""
+        """Show a time that depends on the status: due in, running for, paused or finished ago, else submitted ago."""
         now, run = timezone.now(), getattr(job, "run", None)
+        since = getattr(job, "since", None)
         if run is not None and run.finished_at is not None:
             return format_relative_time(run.finished_at, now)
         if job.status == Status.RUNNING and run is not None:
-            exact = formats.date_format(timezone.localtime(run.started_at), "Y-m-d H:i:s T")
-            run_time = _now("running for %s") % format_rough_duration(now - run.started_at)
-            return format_html('<span title="{}">{}</span>', exact, run_time)
+            started_at = since or run.started_at
+            return format_html(
+                '<span title="{}">{}</span>', format_exact(started_at), format_duration(now - started_at)
+            )
         if job.gate == Gate.TIME and job.not_before is not None and job.not_before > now:
-            return format_html("{} {}", _now("due"), format_relative_time(job.not_before, now) or "")
-        return format_relative_time(job.created_at, now)
-
-    @computed_column(_("run time"))
-    def run_time(self, job: Job) -> str | None:
-        run: JobRun | None = getattr(job, "run", None)
-        return None if run is None else format_duration((run.finished_at or timezone.now()) - run.started_at)
+            return format_relative_time(job.not_before, now)
+        return format_relative_time(since or job.created_at, now)
 
     @computed_column(_("target"))
     def lane_link(self, job: Job) -> SafeString | str | None:
@@ -220,38 +439,80 @@ class JobAdmin(JobActionAdmin):
         return None if retry is None else link(self.admin_site, Job, retry.pk)
 
 
-def _load_params(jobs: list[Job]) -> dict[UUID, str]:
-    """Return each job's params in one line. Large ones are not read; secrets are masked before a text is cut."""
-    rows = Job.objects.filter(pk__in=[job.pk for job in jobs]).order_by()
-    small = rows.annotate(size=JsonBytes("params")).filter(size__lte=MAX_PARAMS_BYTES)
-    lines = {pk: first_line(format_json(params, indent=None), 80) for pk, params in small.values_list("pk", "params")}
-    return {job.pk: lines.get(job.pk, _now("(long params)")) for job in jobs}
+def _find_last_changes(jobs: list[Job]) -> dict[UUID, datetime]:
+    """Return when running and paused jobs last became so, and when others finished without having run."""
+    ids = [job.pk for job in jobs if job.status in (Status.RUNNING, Status.PAUSED) or _ended_without_run(job)]
+    if not ids:
+        return {}
+    kinds = [str(status) for status in (Status.RUNNING, Status.PAUSED, *sorted(TERMINAL))]
+    events = JobEvent.objects.filter(job_id__in=ids, kind__in=kinds).order_by()
+    rows = events.values_list("job_id", "kind").annotate(Max("at"))
+    status_of = {job.pk: job.status for job in jobs}
+    return {job_id: at for job_id, kind, at in rows if kind == status_of[job_id]}
 
 
-def _list_badges(job: Job) -> list[str]:
-    badges = (
-        (_now("stuck"), job.lease_expires_at is not None and job.lease_expires_at < timezone.now()),
-        (_now("rescued"), getattr(job, "is_recovery_retry", False)),
+def _ended_without_run(job: Job) -> bool:
+    return job.is_terminal and getattr(job, "run", None) is None
+
+
+def _describe(job: Job) -> str:
+    """Return why the job waits, how far it is, or the reason of its status."""
+    if (wait := getattr(job, "wait", None)) is not None:
+        return str(wait.message)
+    if job.status == Status.RUNNING:
+        percent = [] if job.progress is None else [_now("%d %%") % round(job.progress * 100)]
+        message = [first_line(job.progress_message)] if job.progress_message else []
+        owner = [(job.lease_owner or "").partition("@")[0]] if job.lease_owner else []
+        return ", ".join([*percent, *message, *owner])
+    if job.status == Status.SKIPPED and job.status_reason.startswith(OVERLAP):
+        return _now("previous run of the schedule still unfinished")
+    return first_line(format_reason(job))
+
+
+def _describe_attempt(job: Job) -> str:
+    return _now("attempt %s") % format_attempt(job) if job.attempt > 1 else ""
+
+
+def _list_marks(job: Job) -> list[str]:
+    marks = (
+        (_now("missed heartbeat"), job.lease_expires_at is not None and job.lease_expires_at < timezone.now()),
+        (_now("recovered"), getattr(job, "is_recovery_retry", False)),
         (_now("blocks its target"), job.blocks_target),
-        (_now("asked to stop"), job.cancel_requested and not job.is_terminal),
+        (_now("stopping"), job.cancel_requested and not job.is_terminal),
         (_now("resolved"), job.resolved_at is not None),
-        (_now("by schedule"), job.schedule_id is not None),
-        (_now("in a group"), job.group_id is not None),
+        (_now("scheduled"), job.schedule_id is not None),
+        (_now("group"), job.group_id is not None),
     )
-    return [label for label, is_shown in badges if is_shown]
+    return [label for label, is_shown in marks if is_shown]
+
+
+def _paused_url(site: AdminSite) -> str:
+    return f"{list_url(site, ConcurrencyLimit)}?paused=1" if site.is_registered(ConcurrencyLimit) else ""
 
 
 @screen("counts", _("Counts"), listed=False)
 def counts(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
-    """Return the counts of the tabs: exact for live statuses, capped for ended ones, as in their lists."""
+    """Return the counts of the tabs of a list with this query; each is that of the tab's own list."""
+    query = request.GET.copy()
+    for name in ("p", "sort"):
+        query.pop(name, None)
 
-    def count_ended() -> dict[str, int]:
-        by_status = {status: filters.filter_by_status(Job.objects.all(), status) for status in sorted(TERMINAL)}
-        return {str(status): count_capped(rows) for status, rows in by_status.items()}
+    def count_tabs() -> dict[str, int]:
+        numbers = {}
+        for name in ("", *filters.TABS):
+            tab_query = query.copy()
+            tab_query["status"] = name
+            request.GET = tab_query  # type: ignore[assignment]
+            request.__dict__["_counts_only"] = True
+            numbers[name or "all"] = admin.get_changelist_instance(request).result_count
+        return numbers
 
-    ended = _count_cache.get(db.alias(), count_ended, lambda by_status: sum(map(int, by_status.values())))
-    by_status = {**live_counts.count_jobs().by_status(), **ended}
-    return JsonResponse({status: format_count(count) for status, count in by_status.items()})
+    key = (db.alias(), query.urlencode(), can_view_payload(request))
+    try:
+        by_tab = _count_cache.get(key, count_tabs, lambda by_tab: sum(map(int, by_tab.values())))
+    except (IncorrectLookupParameters, DisallowedModelAdminLookup):
+        return JsonResponse({})
+    return JsonResponse({name: format_count(count) for name, count in by_tab.items()})
 
 
 _count_cache: RateLimitedCache[dict[str, int]] = RateLimitedCache()

@@ -2,52 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from django import forms
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext_lazy, pgettext_lazy
+from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs import actors, db
 from jobs.admin.base import ReadOnlyAdmin, deny_permission
-from jobs.admin.columns import column, computed_column, pause_column
+from jobs.admin.columns import column, computed_column, label_on_phone, pause_column, short_id
 from jobs.admin.filters import ChoiceFilter, CreatedFilter, JobTypeFilter, PausedFilter, choice_filter
-from jobs.admin.formatting import isolate_text, text_block
+from jobs.admin.formatting import badge, format_relative_time, isolate_text, text_block
 from jobs.admin.forms import reason_field
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, ServiceBackedAdmin, call_with_key
-from jobs.admin.screens import APP
-from jobs.conf import conf
+from jobs.admin.screens import APP, latest_activity_id, latest_event_id
+from jobs.conf import UNLIMITED, LimitValues, conf
 from jobs.errors import InvalidInput
-from jobs.explain.facts import to_limit
-from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope
+from jobs.explain.facts import load_queue, to_limit
+from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope, Worker
 from jobs.payload_visibility import hide_in_lease
+from jobs.rates import MAX_BURST
 from jobs.services import direct_calls, limits
 from jobs.stats import queries
+from jobs.time_text import format_clock
 from jobs.validation import fields as validation
 
-CHANGE_LIMITS = f"{APP}.change_limits"
+VALUES = LimitValues._fields
+CHANGE_LIMITS, PAUSE_RESOURCE = f"{APP}.change_limits", f"{APP}.pause_resource"
 END_LEASE = f"{APP}.end_lease"
 
 
 class LimitForm(forms.ModelForm):
     max = forms.IntegerField(
-        label=_("Maximum"), required=False, min_value=1, max_value=2**31 - 1, help_text=_("Empty: unlimited.")
+        label=_("Maximum"), required=False, min_value=1, max_value=2**31 - 1, help_text=_("Default: unlimited")
+    )
+    rate = forms.CharField(
+        label=_("Rate"), required=False, max_length=20, help_text=_("How many jobs may start in a time, e.g. 60/min.")
+    )
+    token_rate = forms.CharField(
+        label=_("Token rate"),
+        required=False,
+        max_length=20,
+        help_text=_("How many tokens jobs may use in a time, e.g. 90000/min."),
+    )
+    burst = forms.IntegerField(
+        label=_("Burst"),
+        required=False,
+        min_value=1,
+        max_value=MAX_BURST,
+        help_text=_("How many jobs may start at once after a pause. Default: 1"),
     )
     overridden = forms.BooleanField(
-        label=_("Overrides the settings"),
+        label=_("Override the value from settings"),
         required=False,
-        help_text=_("Without it, the maximum is that of the settings."),
+        help_text=_("Otherwise the value from the settings applies."),
     )
     reason = reason_field()
 
     class Meta:
         model = ConcurrencyLimit
-        fields = ("scope", "key", "max", "overridden", "paused", "reason")
+        fields = ("scope", "key", *VALUES, "overridden", "paused", "reason")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.instance._state.adding:
+            self.initial["reason"] = ""  # the stored one is that of the last change
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean() or self.cleaned_data
@@ -59,15 +85,28 @@ class LimitForm(forms.ModelForm):
                 (validation.parse_tenant if scope == LimitScope.TENANT else validation.parse_identifier)(key, "key")
             except InvalidInput as error:
                 self.add_error("key", error.errors[0]["msg"])
-        if "overridden" not in cleaned or "max" not in cleaned:
+        self._clean_rates(cleaned)
+        if "overridden" not in cleaned or not cleaned.keys() >= {*VALUES}:
             return cleaned
-        if not cleaned["overridden"] and "max" in self.changed_data and "overridden" not in self.changed_data:
-            cleaned["overridden"] = True  # an entered maximum is an override
+        is_entered = not {*VALUES}.isdisjoint(self.changed_data)
+        if not cleaned["overridden"] and is_entered and "overridden" not in self.changed_data:
+            cleaned["overridden"] = True  # an entered value is an override
         if not cleaned["overridden"]:
-            cleaned["max"] = conf.LIMITS.get_max(scope, key) if scope else None
-            if self.instance._state.adding and cleaned["max"] is None and not cleaned.get("paused"):
-                self.add_error("max", _("Enter a maximum, or pause it: without both there is no limit."))
+            configured = conf.LIMITS.get(scope, key) if scope else UNLIMITED
+            cleaned |= configured._asdict()
+            if self.instance._state.adding and configured == UNLIMITED and not cleaned.get("paused"):
+                self.add_error("max", _("Enter a maximum or a rate, or pause it: without them there is no limit."))
         return cleaned
+
+    def _clean_rates(self, cleaned: dict[str, Any]) -> None:
+        for name in ("rate", "token_rate"):
+            if cleaned.get(name):
+                try:
+                    cleaned[name] = validation.parse_rate(cleaned[name], name)
+                except InvalidInput as error:
+                    self.add_error(name, error.errors[0]["msg"])
+        if cleaned.get("burst") and "rate" in cleaned and not cleaned["rate"]:
+            self.add_error("burst", _("A burst needs a rate."))
 
 
 class MaximumForm(forms.ModelForm):
@@ -78,6 +117,19 @@ class MaximumForm(forms.ModelForm):
     class Meta:
         model = ConcurrencyLimit
         fields = ("max",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["max"].widget.attrs["aria-label"] = _now("Maximum: %s") % _describe(self.instance)
+
+
+def can_pause_resources(request: HttpRequest) -> bool:
+    """Return whether the user may pause and resume resources: operators may, without other changes of limits."""
+    return request.user.has_perm(PAUSE_RESOURCE) or request.user.has_perm(CHANGE_LIMITS)
+
+
+def _describe(limit: ConcurrencyLimit) -> str:
+    return f"{limit.get_scope_display()} {limit.key}".strip()
 
 
 class ConcurrencyLimitAdmin(ServiceBackedAdmin):
@@ -92,43 +144,39 @@ class ConcurrencyLimitAdmin(ServiceBackedAdmin):
         ObjectAction(
             "pause",
             pgettext_lazy("verb", "Pause"),
-            _("Pause selected limits: nothing more starts under them"),
+            _("Pause selected limits (no new jobs start)"),
             ngettext_lazy("%(count)d limit paused", "%(count)d limits paused", "count"),
-            CHANGE_LIMITS,
+            PAUSE_RESOURCE,
             lambda row, *, reason, actor: limits.pause(row.scope, row.key, reason=reason, actor=actor),
             lambda limit: not limit.paused,
             skip_inapplicable=True,
         ),
         ObjectAction(
             "unpause",
-            pgettext_lazy("verb", "Unpause"),
-            _("Unpause selected limits"),
-            ngettext_lazy("%(count)d limit unpaused", "%(count)d limits unpaused", "count"),
-            CHANGE_LIMITS,
+            pgettext_lazy("verb", "Resume"),
+            _("Resume selected limits"),
+            ngettext_lazy("%(count)d limit resumed", "%(count)d limits resumed", "count"),
+            PAUSE_RESOURCE,
             lambda row, *, reason, actor: limits.unpause(row.scope, row.key, actor=actor),
             lambda limit: limit.paused,
             skip_inapplicable=True,
         ),
         ObjectAction(
             "reset",
-            pgettext_lazy("verb", "Put back to the settings"),
-            _("Put selected limits back to the settings"),
-            ngettext_lazy("%(count)d limit put back", "%(count)d limits put back", "count"),
+            pgettext_lazy("verb", "Reset to settings value"),
+            _("Reset selected limits to settings value"),
+            ngettext_lazy("%(count)d limit reset", "%(count)d limits reset", "count"),
             CHANGE_LIMITS,
             lambda row, *, reason, actor: limits.reset(row.scope, row.key, reason=reason, actor=actor),
             lambda limit: limit.overridden,
         ),
     )
-    list_display = ("shown_limit", "max", "in_use", "source", "shown_pause")
+    list_display = ("shown_limit", "max", "in_use", "shown_rates", "shown_slots", "source", "shown_pause")
     list_editable = ("max",)
     list_filter = (choice_filter("scope", _("scope"), LimitScope.choices), PausedFilter)
     ordering = ("scope", "key")
     name_field = "key"
-    readonly_fields = ("paused_by", "paused_at", "in_use")
-    fieldsets = (
-        (None, {"fields": ("scope", "key", "max", "overridden", "in_use")}),
-        (_("Pause"), {"fields": ("paused", "reason", "paused_by", "paused_at")}),
-    )
+    fact_fields = ("in_use", "shown_rates", "shown_slots", "source", "shown_pause")
 
     has_delete_permission = deny_permission
 
@@ -141,50 +189,120 @@ class ConcurrencyLimitAdmin(ServiceBackedAdmin):
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return super().has_view_permission(request, obj) or self.has_change_permission(request, obj)
 
-    def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        active = queries.count_in_use()
+    def _has_permission(self, permission: str, request: HttpRequest) -> bool:
+        """Who may change limits may pause them, too."""
+        return super()._has_permission(permission, request) or request.user.has_perm(CHANGE_LIMITS)
+
+    def can_run_on(self, request: HttpRequest, action: ObjectAction, row: ConcurrencyLimit) -> bool:
+        return row.scope == LimitScope.RESOURCE or request.user.has_perm(CHANGE_LIMITS)
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
+        if obj is None:
+            return [(None, {"fields": ("scope", "key", *VALUES, "overridden", "paused", "reason")})]
+        if not self.has_change_permission(request, obj):
+            return []
+        return [(_("Change"), {"fields": (*VALUES, "overridden", "reason")})]
+
+    def page_context(self, request: HttpRequest, row: ConcurrencyLimit) -> dict[str, Any]:
+        self.complete_rows(request, [row])
+        maximum = _now("unlimited") if row.max is None else row.max
+        return {"title": _describe(row), "subtitle": None, "facts": [(_now("Maximum"), maximum), *self.list_facts(row)]}
+
+    def page_version(self, request: HttpRequest, row: ConcurrencyLimit) -> str:
+        return f"{latest_event_id()} {latest_activity_id()}"
+
+    def complete_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
+        queue = load_queue()
         for row in rows:
-            row.used = active.of(to_limit(row))
+            row.used = queue.in_use.of(to_limit(row))
+            row.worker_slots = sum(worker.slots for worker in queue.workers if _serves(worker, row))
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
         return MaximumForm
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> tuple[str, ...]:
-        return (*self.readonly_fields, *(("scope", "key") if obj else ()))
+        return ("scope", "key") if obj else ()
 
     def save_model(self, request: HttpRequest, obj: ConcurrencyLimit, form: Any, change: bool) -> None:
         actor, changed = actors.make_user_actor(request.user), set(form.changed_data)
         limit = {"scope": obj.scope, "key": obj.key, "reason": form.cleaned_data.get("reason", "")}
-        is_maximum = not change or isinstance(form, MaximumForm) or not changed.isdisjoint({"max", "overridden"})
-        is_maximum |= "reason" in changed and not obj.paused
+        is_value = not change or isinstance(form, MaximumForm) or not changed.isdisjoint({*VALUES, "overridden"})
+        is_value |= "reason" in changed and not obj.paused
+        values: dict[str, Any] = {"max": obj.max}
+        if not isinstance(form, MaximumForm):
+            values |= {"rate": obj.rate or None, "token_rate": obj.token_rate or None, "burst": obj.burst}
         with db.atomic():
-            if "paused" in changed or (obj.paused and "reason" in changed):
-                limits.put({**limit, "paused": obj.paused}, actor=actor)
-            if is_maximum and (obj.overridden or isinstance(form, MaximumForm)):
-                limits.put({**limit, "max": obj.max}, actor=actor)
-            elif is_maximum:
+            if not change and obj.paused:
+                limits.put({**limit, "paused": True}, actor=actor)
+            if is_value and (obj.overridden or isinstance(form, MaximumForm)):
+                limits.put({**limit, **values}, actor=actor)
+            elif is_value:
                 limits.put({**limit, "reset": True}, actor=actor)
         stored = ConcurrencyLimit.objects.filter(scope=obj.scope, key=obj.key).first()
         if stored is not None:
             obj.__dict__.update(stored.__dict__)
 
     shown_pause = pause_column()
-    source = column(_("set by"), "overridden", lambda is_set: _now("an operator") if is_set else _now("the settings"))
+    source = column(_("source"), "overridden", lambda is_set: _now("console") if is_set else _now("settings"))
 
     @computed_column(_("limit"))
     def shown_limit(self, limit: ConcurrencyLimit) -> SafeString:
-        return isolate_text(f"{limit.get_scope_display()} {limit.key}".strip())
+        return isolate_text(_describe(limit))
 
-    @computed_column(_("in use"))
+    @computed_column(_("rates"))
+    def shown_rates(self, limit: ConcurrencyLimit) -> str:
+        """Show the rates, and when they let the next job start."""
+        parts = [_now("%s starts") % limit.rate] if limit.rate else []
+        parts += [_now("burst %d") % limit.burst] if limit.burst else []
+        buckets = to_limit(limit).buckets
+        if buckets.tokens is not None:
+            parts.append(
+                _now("%(rate)s tokens (%(left)d left)")
+                % {"rate": limit.token_rate, "left": buckets.tokens.count_whole()}
+            )
+        if (start := buckets.next_start_at(timezone.now())) is not None:
+            parts.append(_now("next start %s") % format_clock(start, with_seconds=True))
+        return ", ".join(parts)
+
+    @computed_column(_("worker slots"))
+    def shown_slots(self, limit: ConcurrencyLimit) -> SafeString | None:
+        """Show the slots of the workers that serve it, marked if they are fewer than the maximum."""
+        slots: int | None = getattr(limit, "worker_slots", None)
+        if slots is None:
+            return None
+        if not slots:
+            return badge("warn", _now("no running worker"), "!")
+        if limit.max is None or slots >= limit.max:
+            return label_on_phone(_now("worker slots"), slots)
+        note = ngettext(
+            "Workers have only %d slot: the limit is not reached.",
+            "Workers have only %d slots: the limit is not reached.",
+            slots,
+        )
+        return format_html('{}<span class="jc-note jc-small">{}</span>', badge("warn", str(slots), "!"), note % slots)
+
+    @computed_column(_("running"))
     def in_use(self, limit: ConcurrencyLimit) -> SafeString | str | None:
         if limit._state.adding:
             return None
         counted = getattr(limit, "used", None)
         used = queries.count_in_use().of(to_limit(limit)) if counted is None else counted
         if limit.max is None:
-            return str(used)
+            return label_on_phone(_now("running"), used)
         gauge = '<meter class="jc-meter" min="0" max="{}" value="{}">{}</meter> {} / {}'
-        return format_html(gauge, limit.max, min(used, limit.max), used, used, limit.max)
+        return label_on_phone(
+            _now("running"), format_html(gauge, limit.max, min(used, limit.max), used, used, limit.max)
+        )
+
+
+def _serves(worker: Worker, limit: ConcurrencyLimit) -> bool:
+    """Return whether a worker may run jobs under this limit."""
+    allowed = {
+        LimitScope.JOB_TYPE: worker.serves.get("types", ()),
+        LimitScope.RESOURCE: worker.serves.get("resources"),
+        LimitScope.TENANT: [tenant] if (tenant := worker.serves.get("tenant")) else None,
+    }.get(LimitScope(limit.scope))
+    return allowed is None or limit.key in allowed
 
 
 class LiveFilter(ChoiceFilter):
@@ -201,7 +319,7 @@ class LeaseAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         ObjectAction(
             "end",
             pgettext_lazy("verb", "End"),
-            _("End selected direct calls: their slots are free, their handlers are asked to stop"),
+            _("End selected direct calls (free their slots, request a stop of their handlers)"),
             ngettext_lazy("%(count)d direct call ended", "%(count)d direct calls ended", "count"),
             END_LEASE,
             call_with_key(direct_calls.end),
@@ -210,29 +328,39 @@ class LeaseAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             skip_inapplicable=True,
         ),
     )
-    list_display = ("id", "kind", "shown_type", "shown_owner", "granted_at", "expires_at", "ended_at")
+    list_display = ("shown_id", "kind", "shown_type", "shown_owner", "granted", "expires", "ended")
+    change_form_template = "jobs/facts_page.html"
     list_filter = (choice_filter("kind", _("kind"), LeaseKind.choices), LiveFilter, CreatedFilter, JobTypeFilter)
-    sortable_by = ("id",)
     qualifiers = {"type": "job_type", "owner": "owner", "tenant": "tenant", "addon": "addon_id"}
     fieldsets = (
         (None, {"fields": ("id", "kind", "shown_type", "tenant", "resource", "addon_id", "cost_units", "shown_owner")}),
-        (_("Asked for"), {"fields": ("priority", "constraints", "expected_duration_sec")}),
-        (_("When"), {"fields": ("requested_at", "granted_at", "heartbeat_at", "expires_at", "ended_at")}),
-        (_("Outcome"), {"fields": ("shown_outcome",)}),
+        (_("Requested"), {"fields": ("priority", "constraints", "expected_duration_sec")}),
+        (_("Times"), {"fields": ("requested", "granted", "heard", "expires", "ended", "shown_outcome")}),
     )
 
+    shown_id = column(_("lease"), "pk", lambda pk: format_html('<span title="{}">{}</span>', pk, short_id(pk)))
     shown_type = column(_("job type"), "job_type", isolate_text)
     shown_owner = column(_("owner"), "owner", isolate_text)
-    shown_outcome = column(_("how it ended"), "outcome", text_block)
+    requested = column(_("requested"), "requested_at", format_relative_time)
+    granted = column(_("granted"), "granted_at", format_relative_time)
+    heard = column(_("last heartbeat"), "heartbeat_at", format_relative_time)
+    expires = column(_("expires"), "expires_at", format_relative_time)
+    ended = column(_("ended"), "ended_at", format_relative_time)
+    shown_outcome = column(_("outcome"), "outcome", text_block)
 
     def hide_payload(self, row: Lease) -> None:
         hide_in_lease(row)
 
 
 class SystemSnapshotAdmin(ReadOnlyAdmin):
-    list_display = ("id", "state", "state_since", "load", "cpu", "memory", "taken_at")
+    list_display = ("taken", "state", "since", "shown_load", "shown_cpu", "shown_memory")
+    change_form_template = "jobs/facts_page.html"
     fieldsets = (
-        (None, {"fields": ("id", "state", "state_since")}),
-        (_("Measured"), {"fields": ("load", "cpu", "memory", "taken_at", "holder", "held_until")}),
-        (_("Fair shares"), {"fields": ("share_clock",)}),
+        (None, {"fields": ("state", "since", "shown_load", "shown_cpu", "shown_memory", "taken", "share_clock")}),
     )
+
+    taken = column(_("measured"), "taken_at", format_relative_time)
+    since = column(_("in this state since"), "state_since", format_relative_time)
+    shown_load = column(_("load"), "load", lambda value: None if value is None else f"{value:.2f}")
+    shown_cpu = column(_("CPU"), "cpu", lambda value: None if value is None else f"{value:.0%}")
+    shown_memory = column(_("memory"), "memory", lambda value: None if value is None else f"{value:.0%}")

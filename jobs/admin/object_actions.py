@@ -11,12 +11,14 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.utils import label_for_field, unquote
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from jobs import actors, db
 from jobs.admin import screens
@@ -33,11 +35,20 @@ REFUSALS_SHOWN, SAMPLE_SIZE = 5, 10
 
 
 @dataclass(frozen=True)
+class BulkResult:
+    """How many rows were changed, sentences on those that were not, and a note on those that were."""
+
+    count: int
+    refusals: list[str]
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class ObjectAction:
     """An action on rows of a model, and how the admin offers it.
 
     `call(row, reason=…, actor=…)` goes through the services. `bulk(rows, actor=…)`, if given, replaces it for more than
-    one row and returns how many were changed.
+    one row.
     """
 
     name: str
@@ -49,8 +60,9 @@ class ObjectAction:
     is_applicable: Callable[[Any], bool] = lambda row: True
     needs_confirmation: bool = False
     in_list: bool = True
-    bulk: Callable[..., int] | None = None
+    bulk: Callable[..., BulkResult] | None = None
     skip_inapplicable: bool = False  # for a service that does not report that it had nothing to do
+    title: Promise | str = ""  # of the button: what it does
 
 
 def call_with_key(service: Callable[..., Any], *, with_reason: bool = True) -> Callable[..., Any]:
@@ -61,22 +73,30 @@ def call_with_key(service: Callable[..., Any], *, with_reason: bool = True) -> C
 
 
 class ObjectActionAdmin(ActionAdmin):
-    """A subclass sets `object_actions`; it may add to the report (`result_note`) or replace it (`result_page`)."""
+    """A subclass sets `object_actions`; it may add to the report (`result_note`) or replace it (`result_page`).
+
+    `fact_fields` names the columns that a row's page shows as facts above its form, if it has one.
+    """
 
     object_actions: tuple[ObjectAction, ...] = ()
     action_form = ReasonForm
     change_form_template = "jobs/page_with_buttons.html"
+    fact_fields: tuple[str, ...] = ()
 
     def run_on_selection(
         self, request: HttpRequest, action: ObjectAction, queryset: QuerySet[Any]
     ) -> HttpResponse | None:
         limit = conf.CONSOLE_BULK_LIMIT
         selected = list(queryset.order_by("pk")[: limit + 1])
-        rows = [row for row in selected[:limit] if not action.skip_inapplicable or action.is_applicable(row)]
+        permitted = [row for row in selected[:limit] if self.can_run_on(request, action, row)]
+        if refused := min(len(selected), limit) - len(permitted):
+            text = ngettext("%d skipped: you need a permission for it.", "%d skipped: you need a permission.", refused)
+            self.message_user(request, text % refused, messages.WARNING)
+        rows = [row for row in permitted if not action.skip_inapplicable or action.is_applicable(row)]
         if len(selected) > limit:
             message = _("Only the first %d were looked at; narrow the list.") % limit
             self.message_user(request, message, messages.WARNING)
-        if skipped := min(len(selected), limit) - len(rows):
+        if skipped := len(permitted) - len(rows):
             self.message_user(request, _("%d left as they were: nothing to do there.") % skipped, messages.WARNING)
         return self.run_action(request, action, rows) if rows else None
 
@@ -92,9 +112,8 @@ class ObjectActionAdmin(ActionAdmin):
             return None
         log_message = f"{action.name}: {reason}" if reason else action.name
         if action.bulk is not None and len(rows) > 1:
-            count = action.bulk(rows, actor=actors.make_user_actor(request.user))
-            refusals = [_("%d could not") % (len(rows) - count)] if count < len(rows) else []
-            self._report_result(request, action, count, refusals, "")
+            result = action.bulk(rows, actor=actors.make_user_actor(request.user))
+            self._report_result(request, action, result.count, result.refusals, result.note)
             log_history(request, rows, log_message)
             return None
         changed: list[Any] = []
@@ -118,7 +137,13 @@ class ObjectActionAdmin(ActionAdmin):
         """Return a page that shows the results; None to return to the list or the row's page."""
         return None
 
+    def can_run_on(self, request: HttpRequest, action: ObjectAction, row: Any) -> bool:
+        """Return whether a user with the action's permission may run it on this row."""
+        return True
+
     def run_on_object(self, request: HttpRequest, action: ObjectAction, row: Any) -> HttpResponse:
+        if not self.can_run_on(request, action, row):
+            raise PermissionDenied
         response = self.run_action(request, action, [row])
         return response or HttpResponseRedirect(self.redirect_url(row))
 
@@ -132,21 +157,38 @@ class ObjectActionAdmin(ActionAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
         row = self.get_object(request, unquote(object_id))
-        context: dict[str, Any] = {}
-        if row is not None:
+        show = super().change_view
+        if row is None:
+            return show(request, object_id, form_url, extra_context)
+
+        def build(shared: dict[str, Any]) -> HttpResponse:
             available_actions = [
-                action for action in self.object_actions if self.can_run(request, action) and action.is_applicable(row)
+                action
+                for action in self.object_actions
+                if self.can_run(request, action) and self.can_run_on(request, action, row) and action.is_applicable(row)
             ]
             context = {
                 "buttons": [(action, self.action_url(row, action.name)) for action in available_actions],
                 **self.page_context(request, row),
-                "navigation": screens.build_navigation(self.admin_site, request),
+                **shared,
             }
-        return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
+            return show(request, object_id, form_url, {**context, **(extra_context or {})})
+
+        is_shown = request.method == "GET" and self.has_view_permission(request, row)
+        version = self.page_version(request, row) if is_shown else ""
+        return screens.live_page(self.admin_site, request, version, build)
 
     def page_context(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         """Return further context of the row's page."""
         return {}
+
+    def page_version(self, request: HttpRequest, row: Any) -> str:
+        """Return a string that changes with the row's page, see `screens.live_page`; "" for a page without refresh."""
+        return ""
+
+    def list_facts(self, row: Any) -> list[tuple[str, Any]]:
+        """Return the label and the value of each of `fact_fields`."""
+        return [(str(label_for_field(name, self.model, self)), getattr(self, name)(row)) for name in self.fact_fields]
 
     def _confirmation_page(self, request: HttpRequest, action: ObjectAction, rows: Sequence[Any]) -> HttpResponse:
         keys = request.POST.getlist(ACTION_CHECKBOX_NAME)

@@ -8,11 +8,12 @@ Import its module in `jobs/admin/__init__.py` (or in the `admin` package of anot
         context = {"workers": ...}
         return render(admin, request, "jobs/console/busy_workers.html", context, version=latest_event_id())
 
-Its template extends `jobs/console/base.html` and fills the block `console`. Its URL is `screen_url(site, name)`; it is
-listed in the navigation of every screen and at the top of the site's app list, unless `listed=False`. Elements with
-`data-live="some-name"` are refreshed if a `version` is given: the browser requests the page again and gets a 304 while
-the version and the minute of the clock (for ages such as "3 min ago") are the same. A form that changes something is a
-plain POST with a CSRF token to a screen with `methods=("POST",)`.
+Its template extends `jobs/console/base.html` and fills the block `console`. Its URL is `screen_url(site, name)`, below
+`scheduler/` of the site. It is listed in the navigation under Insight, or under another `group` of
+`jobs/admin/navigation.py`, unless `listed=False`. Elements with `data-live="some-name"` are refreshed if a `version` is
+given: the browser requests the page again and gets a 304 while the version and the minute of the clock (for ages such
+as "3 min ago") are the same. A form that changes something is a plain POST with a CSRF token to a screen with
+`methods=("POST",)`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ from typing import Any
 from django.contrib.admin import AdminSite, ModelAdmin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Max
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseNotModified
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseNotAllowed,
+    HttpResponseNotModified,
+    HttpResponsePermanentRedirect,
+)
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy as _
 
 from jobs import db
-from jobs.models import Job, JobEvent
+from jobs.models import Activity, Job, JobEvent
 
 APP = Job._meta.app_label
 VIEW_JOBS = f"{APP}.view_job"
@@ -44,7 +50,10 @@ LIVE_HEADER = "X-Jobs-Live"  # sent by the script that refreshes a page
 
 @dataclass(frozen=True)
 class Screen:
-    """`route` is relative to the job list; `permission` is required beside a login."""
+    """`route` is relative to `scheduler/` of the site; `permission` is required beside a login.
+
+    A route that begins with the id of a job is relative to the job list.
+    """
 
     name: str
     title: Promise | str
@@ -53,15 +62,16 @@ class Screen:
     route: str
     methods: tuple[str, ...]
     listed: bool
+    group: str
+
+    @property
+    def is_of_job(self) -> bool:
+        return self.route.startswith("<")
 
 
 SCREENS: dict[str, Screen] = {}
-NAVIGATION_LISTS: dict[str, tuple[Promise, str, str]] = {  # by app label, since an app may not be installed
-    "jobs": (_("Jobs"), APP, "job"),
-    "schedules": (_("Schedules"), "jobscheduler_schedules", "schedule"),
-    "workers": (_("Workers"), APP, "worker"),
-    "targets": (_("Targets"), APP, "target"),
-}
+ROOT = "scheduler/"
+OLD_NAMES = {"dashboard": "overview"}  # by former name: bookmarks lead to the screen
 
 
 def screen(
@@ -72,23 +82,54 @@ def screen(
     route: str = "",
     methods: tuple[str, ...] = ("GET", "HEAD"),
     listed: bool = True,
+    group: str = "insight",
 ) -> Callable[[View], View]:
     """Register a view as a screen; see the module's docstring."""
 
     def decorate(view: View) -> View:
-        SCREENS[name] = Screen(name, title, view, permission, route or f"{name}/", methods, listed)
+        SCREENS[name] = Screen(name, title, view, permission, route or f"{name}/", methods, listed, group)
         return view
 
     return decorate
 
 
-def build_urls(admin: ModelAdmin) -> list[URLPattern]:
-    """Return the URL patterns of all screens, for the admin of jobs."""
-    site = admin.admin_site
-    return [
-        path(entry.route, site.admin_view(_build_view(admin, entry)), name=f"{APP}_{entry.name}")
-        for entry in SCREENS.values()
-    ]
+def build_job_urls(admin: ModelAdmin) -> list[URLPattern]:
+    """Return the URL patterns of the screens of one job, and of the former addresses of all others."""
+    screens = SCREENS.values()
+    former = {entry.name: entry.name for entry in screens if "GET" in entry.methods and "<" not in entry.route}
+    former |= OLD_NAMES
+    redirects = [path(f"{old}/", partial(_redirect, admin, new)) for old, new in former.items() if new in SCREENS]
+    return [*(_build_pattern(admin, entry, "") for entry in screens if entry.is_of_job), *redirects]
+
+
+def add_urls(site: AdminSite) -> None:
+    """Add the screens to the URLs of a site, below `scheduler/`: no list's address is the beginning of theirs."""
+    if getattr(site, "has_job_screens", False):
+        return
+    site.has_job_screens = True  # type: ignore[attr-defined]
+    site.get_urls = partial(_urls_with_screens, site, site.get_urls)  # type: ignore[method-assign]
+
+
+def _urls_with_screens(site: AdminSite, get_urls: Any) -> list[Any]:
+    if not _shows_screens(site):
+        return list(get_urls())
+    admin = site.get_model_admin(Job)
+    return [*(_build_pattern(admin, entry, ROOT) for entry in SCREENS.values() if not entry.is_of_job), *get_urls()]
+
+
+def _build_pattern(admin: ModelAdmin, entry: Screen, prefix: str) -> URLPattern:
+    view = admin.admin_site.admin_view(_build_view(admin, entry))
+    return path(f"{prefix}{entry.route}", view, name=f"{APP}_{entry.name}")
+
+
+def _redirect(admin: ModelAdmin, name: str, request: HttpRequest) -> HttpResponse:
+    query = request.META.get("QUERY_STRING", "")
+    return HttpResponsePermanentRedirect(screen_url(admin.admin_site, name) + (f"?{query}" if query else ""))
+
+
+def _shows_screens(site: AdminSite) -> bool:
+    """Return whether the site shows jobs with our job admin; it may have registered one of its own."""
+    return site.is_registered(Job) and getattr(site.get_model_admin(Job), "has_screens", False)
 
 
 def screen_url(site: AdminSite, name: str, *args: Any) -> str:
@@ -118,54 +159,30 @@ def render(
 
 def list_screens(site: AdminSite, request: HttpRequest) -> list[dict[str, Any]]:
     """Return the screens that this user may open on this site, with their URLs."""
-    if not site.is_registered(Job) or not getattr(site.get_model_admin(Job), "has_screens", False):
-        return []  # a site that registered a job admin of its own
-    entries = []
-    for entry in SCREENS.values():
-        if entry.listed and request.user.has_perm(entry.permission):
-            url = screen_url(site, entry.name)
-            entries.append({"name": entry.name, "title": entry.title, "url": url, "is_current": request.path == url})
-    return entries
+    if not _shows_screens(site):
+        return []
+    return [
+        {"name": entry.name, "title": entry.title, "url": screen_url(site, entry.name)}
+        for entry in SCREENS.values()
+        if entry.listed and request.user.has_perm(entry.permission)
+    ]
 
 
 def build_navigation(site: AdminSite, request: HttpRequest) -> list[dict[str, Any]]:
-    """Return the entries of the console's navigation: the screens, and the lists in NAVIGATION_LISTS."""
-    entries = {entry["name"]: entry for entry in list_screens(site, request)}
-    for name, (title, app, model) in NAVIGATION_LISTS.items():
-        if request.user.has_perm(f"{app}.view_{model}"):
-            try:
-                url = reverse(f"admin:{app}_{model}_changelist", current_app=site.name)
-            except NoReverseMatch:
-                continue
-            entries[name] = {"name": name, "title": title, "url": url, "is_current": request.path == url}
-    first = [entries.pop(name) for name in ("dashboard", "jobs", "queue") if name in entries]
-    return [*first, *entries.values()]
-
-
-def add_screens_to_app_list(site: AdminSite) -> None:
-    """Put the screens at the top of this app in the site's app list."""
-    if getattr(site, "lists_job_screens", False):
-        return
-    # A site has no hook for entries that are no models, so the method that builds its list is wrapped, once.
-    site.lists_job_screens = True  # type: ignore[attr-defined]
-    site.get_app_list = partial(_app_list_with_screens, site, site.get_app_list)  # type: ignore[method-assign]
-
-
-def _app_list_with_screens(
-    site: AdminSite, get_app_list: Any, request: HttpRequest, *args: Any, **kwargs: Any
-) -> list[Any]:
-    apps: list[Any] = get_app_list(request, *args, **kwargs)
-    # The form in which a site describes a model that the user may only view.
-    perms = {"add": False, "change": False, "delete": False, "view": True}
-    fixed = {"model": Job, "perms": perms, "add_url": None, "view_only": True}
-    screens = []
-    for entry in list_screens(site, request):
-        object_name = entry["name"].title().replace("-", "")
-        screens.append({**fixed, "name": entry["title"], "object_name": object_name, "admin_url": entry["url"]})
-    for app in apps:
-        if app["app_label"] == APP:
-            app["models"] = [*screens, *app["models"]]
-    return apps
+    """Return the entries of all groups but Diagnostics, see `jobs/admin/navigation.py`, for the bar."""
+    listed = site.get_app_list(request)
+    return [
+        {
+            "name": model["entry"],
+            "title": model["name"],
+            "url": model["admin_url"],
+            "is_current": request.path == model["admin_url"],
+        }
+        for app in listed
+        if app.get("is_console") and not app.get("is_diagnostics")
+        for model in app["models"]
+        if model["admin_url"]
+    ]
 
 
 def _build_view(admin: ModelAdmin, entry: Screen) -> View:
@@ -184,6 +201,11 @@ def _build_view(admin: ModelAdmin, entry: Screen) -> View:
 def latest_event_id() -> str:
     """Return the id of the latest event of any job, as a version of pages that show jobs."""
     return str(JobEvent.objects.aggregate(last=Max("pk"))["last"] or 0)
+
+
+def latest_activity_id() -> str:
+    """Return the id of the latest activity, as a version of pages that show limits, targets and the like."""
+    return str(Activity.objects.order_by("-pk").values_list("pk", flat=True).first() or "")
 
 
 def live_page(

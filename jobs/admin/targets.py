@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db.models import Count, Max, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
@@ -14,17 +15,17 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs.actors import Actor
 from jobs.admin.base import ReadOnlyAdmin
-from jobs.admin.columns import column, computed_column, link, list_url, pause_column, short_id
+from jobs.admin.columns import column, computed_column, label_on_phone, link, list_url, pause_column, short_id
 from jobs.admin.filters import ChoiceFilter, PausedFilter
 from jobs.admin.formatting import (
     badge,
     first_line,
+    format_duration,
     format_reason,
     format_relative_time,
     isolate_text,
     name_with_tenant,
     status_badge,
-    text_block,
 )
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin
 from jobs.admin.screens import APP, latest_event_id
@@ -72,10 +73,7 @@ class BlockedFilter(ChoiceFilter):
 
 
 class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
-    empty_text = _(
-        "No target has been used. Jobs of one target run one after another: submit one with a target, such as a book, "
-        "a customer or a device."
-    )
+    empty_text = _("No targets yet. Jobs with the same target run one at a time; for example a customer or a device.")
     object_actions = (
         ObjectAction(
             "pause",
@@ -86,12 +84,13 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             lambda row, *, reason, actor: targets.pause(row.key, tenant=row.tenant, reason=reason, actor=actor),
             lambda target: not target.paused,
             skip_inapplicable=True,
+            title=_("Start no more jobs of this target; running jobs continue"),
         ),
         ObjectAction(
             "unpause",
-            pgettext_lazy("verb", "Unpause"),
-            _("Unpause selected targets"),
-            ngettext_lazy("%(count)d target unpaused", "%(count)d targets unpaused", "count"),
+            pgettext_lazy("verb", "Resume"),
+            _("Resume selected targets"),
+            ngettext_lazy("%(count)d target resumed", "%(count)d targets resumed", "count"),
             f"{APP}.pause_target",
             lambda row, *, reason, actor: targets.unpause(row.key, tenant=row.tenant, actor=actor),
             lambda target: target.paused,
@@ -99,28 +98,31 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         ),
         ObjectAction(
             "resolve",
-            pgettext_lazy("verb", "Resolve"),
-            _("Resolve what failed and blocks selected targets"),
-            ngettext_lazy("%(count)d target opened", "%(count)d targets opened", "count"),
+            pgettext_lazy("verb", "Mark failure as resolved"),
+            _("Mark the blocking failures as resolved"),
+            ngettext_lazy("%(count)d target unblocked", "%(count)d targets unblocked", "count"),
             f"{APP}.resolve_job",
             _resolve,
             _is_blocked_by_failed_job,
             needs_confirmation=True,
+            title=_("The failed job stays failed, and the next job of the target starts"),
         ),
     )
     list_display = ("shown_key", "shown_holder", "queued_jobs", "oldest_wait", "shown_pause")
     list_filter = (PausedFilter, BlockedFilter)
     ordering = ("tenant", "key")
     name_field = "key"
+    change_form_template = "jobs/facts_page.html"
     qualifiers = {"tenant": "tenant"}
     fieldsets = (
-        (None, {"fields": ("id", "tenant", "shown_key", "created_at")}),
-        (_("Lane"), {"fields": ("shown_holder", "queued_jobs", "oldest_wait")}),
-        (_("Pause"), {"fields": ("paused", "paused_by", "paused_at", "shown_reason")}),
+        (None, {"fields": ("shown_holder", "shown_pause", "queued_jobs", "oldest_wait", "tenant", "created", "id")}),
     )
 
-    shown_reason = column(_("reason"), "reason", text_block)
     shown_pause = pause_column()
+    created = column(_("created"), "created_at", format_relative_time)
+
+    def page_version(self, request: HttpRequest, row: Target) -> str:
+        return f"{latest_event_id()} {row.paused} {row.paused_at} {row.reason}"
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         for target, state in zip(rows, targets.get_states(list(rows)), strict=True):
@@ -134,47 +136,56 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.LANE_GATES)).in_dispatch_order()
         site = self.admin_site
         rows = [
-            (link(site, Job, job.pk), isolate_text(job.job_type), job.priority, format_relative_time(job.created_at))
+            (
+                link(site, Job, job.pk, short_id(job.pk)),
+                isolate_text(job.job_type),
+                job.priority,
+                format_relative_time(job.created_at),
+            )
             for job in lane.defer("params", "checkpoint")[:JOBS_SHOWN]
         ]
         can_list = site.is_registered(Job) and '"' not in row.key
         waiting = {
             "id": "target-queue",
-            "title": _now("Who waits, in order"),
+            "title": _now("Waiting jobs"),
+            "cards": True,
             "headings": [_now("Job"), _now("Type"), _now("Priority"), _now("Submitted")],
             "rows": rows,
-            "empty": _now("Nobody waits."),
+            "empty": _now("No waiting jobs."),
             "list_url": f'{list_url(site, Job)}?q=target:"{row.key}"' if can_list else "",
             "list_label": _now("All jobs of this target"),
         }
-        return {"tables": [waiting]}
+        return {"title": _now("Target %s") % row.key, "subtitle": None, "tables": [waiting]}
 
     @computed_column(_("target"))
     def shown_key(self, target: Target) -> SafeString:
         return name_with_tenant(target.key, target.tenant)
 
-    @computed_column(_("lane"))
+    @computed_column(_("status"))
     def shown_holder(self, target: Target) -> SafeString:
         """Show the job that holds the lane, and why it blocks the lane."""
         state = _target_state(target)
         if state.holder is None:
-            return badge("plain", _now("paused") if target.paused else _now("free"), "‖" if target.paused else "○")
+            return badge("plain", _now("idle"), "○")
         holder = link(self.admin_site, Job, state.holder.pk, short_id(state.holder.pk))
         holder_badge = format_html("{} {}", status_badge(state.holder.status), holder or "")
         if state.blocked_by is None:
             return holder_badge
         why = isolate_text(first_line(format_reason(state.holder)))
         blocked = badge("bad", _now("blocked"), "✗")
-        until = _now("until it is resumed, retried or resolved")
-        return format_html('{} {} <span class="jc-small">{}<br>{}</span>', blocked, holder_badge, until, why)
+        until = _now("until retried or resolved")
+        if state.blocked_by.status == Status.PAUSED:
+            until = _now("until resumed")
+        return format_html('{} {} <span class="jc-note jc-small">{}<br>{}</span>', blocked, holder_badge, until, why)
 
-    @computed_column(_("queued"))
-    def queued_jobs(self, target: Target) -> int:
-        return _target_state(target).queued
+    @computed_column(_("waiting"))
+    def queued_jobs(self, target: Target) -> SafeString:
+        return label_on_phone(_now("waiting"), _target_state(target).queued)
 
     @computed_column(_("oldest wait"))
     def oldest_wait(self, target: Target) -> SafeString | None:
-        return format_relative_time(_target_state(target).oldest_queued_at)
+        since = _target_state(target).oldest_queued_at
+        return None if since is None else label_on_phone(_now("oldest"), format_duration(timezone.now() - since))
 
     def list_version(self) -> str:
         """Combine job events with pauses of targets, which write no event."""

@@ -33,11 +33,15 @@ from jobs.validation import fields as validation
 
 
 class TokenForm(forms.ModelForm):
-    tenant = text_field(_("Tenant"), _("Empty: all tenants."), 64, initial="default")
+    tenant = text_field(_("Tenant"), _("Leave empty for all tenants."), 64, initial="default")
     scopes = forms.MultipleChoiceField(label=_("Scopes"), widget=forms.CheckboxSelectMultiple)
-    addons = text_field(_("Addons"), _("That the scope “work” is for, with commas. Empty: all addons."), 10_000)
+    addons = text_field(_("Addons"), _("Addons of the scope “work”, separated by commas. Leave empty for all."), 10_000)
     days = forms.IntegerField(
-        label=_("Expires after (days)"), required=False, min_value=1, max_value=36_500, help_text=_("Empty: never.")
+        label=_("Expires after (days)"),
+        required=False,
+        min_value=1,
+        max_value=36_500,
+        help_text=_("Default: never"),
     )
     grantable: Sequence[str] = ()
 
@@ -83,7 +87,9 @@ class ApiTokenAdmin(ServiceBackedAdmin):
     """A token cannot be edited; create another one and revoke the old one."""
 
     form = TokenForm
-    empty_text = _("There are no tokens. Programs call the API with one: make it here or with “manage.py createtoken”.")
+    change_form_template = "jobs/facts_page.html"
+    add_form_template = "jobs/page_with_buttons.html"
+    empty_text = _("No API tokens yet. Create one here or with manage.py createtoken.")
     object_actions = (
         ObjectAction(
             "revoke",
@@ -100,8 +106,15 @@ class ApiTokenAdmin(ServiceBackedAdmin):
     name_field = "name"
     qualifiers = {"tenant": "tenant", "prefix": "prefix"}
     fieldsets = (
-        (None, {"fields": ("id", "shown_name", "prefix", "tenant", "shown_scopes", "shown_addons", "shown_maker")}),
-        (_("When"), {"fields": ("created_at", "last_used_at", "expires_at", "revoked_at")}),
+        (
+            None,
+            {
+                "fields": (
+                    *("shown_state", "prefix", "shown_tenant", "shown_scopes", "shown_addons", "shown_maker"),
+                    *("created", "last_used", "expires", "revoked", "id"),
+                )
+            },
+        ),
     )
     has_change_permission = has_delete_permission = deny_permission
 
@@ -111,12 +124,17 @@ class ApiTokenAdmin(ServiceBackedAdmin):
     shown_addons = column(
         _("addons"), "addons", lambda addons: _now("all") if addons is None else isolate_text(", ".join(addons))
     )
+    created = column(_("created"), "created_at", format_relative_time)
+    revoked = column(_("revoked"), "revoked_at", format_relative_time)
     last_used = column(_("last used"), "last_used_at", format_relative_time)
     expires = column(_("expires"), "expires_at", format_relative_time)
 
     def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> list[Any]:
         added = [(None, {"fields": ("name", "tenant", "scopes", "addons", "days")})]
         return added if obj is None else super().get_fieldsets(request, obj)
+
+    def page_context(self, request: HttpRequest, row: ApiToken) -> dict[str, Any]:
+        return {"title": _now("Token %s") % row.name, "subtitle": None}
 
     def get_form(self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change, **kwargs)
@@ -143,7 +161,7 @@ class ApiTokenAdmin(ServiceBackedAdmin):
         """Show the token on the only page that has it; it is in no redirect, cookie or session."""
         context = {
             **self.admin_site.each_context(request),
-            "title": _("Token made"),
+            "title": _("Token created"),
             "opts": self.opts,
             "token": obj,
             "secret": request.new_token,  # type: ignore[attr-defined]
@@ -153,7 +171,7 @@ class ApiTokenAdmin(ServiceBackedAdmin):
         add_never_cache_headers(response)
         return response
 
-    @computed_column(_("made by"))
+    @computed_column(_("created by"))
     def shown_maker(self, token: ApiToken) -> SafeString | None:
         """Return the user name, or the key of a deleted user; None for a token of a command or Python code."""
         if token.maker is None:

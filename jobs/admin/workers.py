@@ -1,4 +1,4 @@
-"""Workers: heartbeats, the jobs they run, slots and filters; the actions Quiet, Wake and Stop; polling addons."""
+"""Workers: heartbeats, the jobs they run, slots and filters; the actions Drain, Resume and Stop; polling addons."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
-from django.db.models import Max, QuerySet
+from django.db.models import BooleanField, ExpressionWrapper, Max, OuterRef, Q, Subquery
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
@@ -17,29 +17,34 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs.admin.base import ReadOnlyAdmin
-from jobs.admin.columns import column, computed_column, link
+from jobs.admin.columns import column, computed_column, label_on_phone, link
 from jobs.admin.filters import ChoiceFilter, choice_filter
 from jobs.admin.formatting import (
     badge,
     format_age,
+    format_duration,
     format_relative_time,
-    format_rough_duration,
     isolate_text,
-    json_block,
 )
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
 from jobs.admin.screens import APP, latest_event_id
 from jobs.conf import conf
-from jobs.models import Job, Worker, WorkerState
+from jobs.models import Activity, Job, Worker, WorkerState
 from jobs.models.expressions import sql_literals
-from jobs.process_identity import ProcessIdentity
 from jobs.services import workers
 from jobs.states import Status
 from jobs.stats import queries
 
 JOBS_READ = 1000
 JOBS_SHOWN = 3  # in a row of the list
+NAMES_SHOWN = 5  # job types and resources in a row of the list
 STOP = f"{APP}.stop_worker"
+STATE_BADGES = {
+    WorkerState.RUNNING: ("good", "✓"),
+    WorkerState.QUIET: ("warn", "‖"),
+    WorkerState.STOPPING: ("warn", "→"),
+    WorkerState.STOPPED: ("plain", "○"),
+}
 
 
 def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
@@ -47,8 +52,7 @@ def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
     worker_ids = {}
     for row in shown_workers:
         if row.state != WorkerState.STOPPED:
-            identity = ProcessIdentity(row.name, row.host, row.boot_id, row.pid_namespace, row.pid, row.pid_started)
-            worker_ids[identity.process_key] = row.pk
+            worker_ids[row.identity.process_key] = row.pk
     if not worker_ids:
         return {}
     active = Job.objects.filter(status__in=sql_literals(queries.ACTIVE_STATUSES), status=Status.RUNNING)
@@ -66,7 +70,7 @@ def _accepts_requests(worker: Worker) -> bool:
 
 
 class PresentFilter(ChoiceFilter):
-    title = _("present")
+    title = _("online")
     parameter_name = "present"
     known_choices = (("1", _("Yes")),)
 
@@ -79,31 +83,34 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     object_actions = (
         ObjectAction(
             "quiet",
-            pgettext_lazy("verb", "Quiet"),
-            _("Quiet selected workers: they finish, and take no more"),
-            ngettext_lazy("%(count)d worker asked to be quiet", "%(count)d workers asked to be quiet", "count"),
+            pgettext_lazy("verb", "Drain"),
+            _("Drain selected workers (finish running jobs, take no new ones)"),
+            ngettext_lazy("%(count)d worker is draining", "%(count)d workers are draining", "count"),
             STOP,
             call_with_key(workers.quiet),
             lambda worker: _accepts_requests(worker) and worker.request != WorkerState.QUIET,
+            title=_("Finish the running jobs and take no new ones, until Resume"),
         ),
         ObjectAction(
             "wake",
-            pgettext_lazy("verb", "Wake"),
-            _("Wake selected quiet workers"),
-            ngettext_lazy("%(count)d worker asked to go on", "%(count)d workers asked to go on", "count"),
+            pgettext_lazy("verb", "Resume"),
+            _("Resume selected workers"),
+            ngettext_lazy("%(count)d worker resumed", "%(count)d workers resumed", "count"),
             STOP,
             call_with_key(workers.wake),
             lambda worker: _accepts_requests(worker) and worker.request == WorkerState.QUIET,
+            title=_("Take new jobs again"),
         ),
         ObjectAction(
             "stop",
             pgettext_lazy("verb", "Stop"),
             _("Stop selected workers"),
-            ngettext_lazy("%(count)d worker asked to stop", "%(count)d workers asked to stop", "count"),
+            ngettext_lazy("%(count)d worker is stopping", "%(count)d workers are stopping", "count"),
             STOP,
             call_with_key(workers.stop),
             _accepts_requests,
             needs_confirmation=True,
+            title=_("End the process; jobs that do not finish in time return to the queue"),
         ),
     )
     list_display = (
@@ -111,23 +118,43 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         *("current_jobs", "brief_serves", "shown_version"),
     )
     list_filter = (choice_filter("state", _("state"), WorkerState.choices), PresentFilter)
+    ordering = (ExpressionWrapper(Q(state=WorkerState.STOPPED), BooleanField()).asc(), "-pk")
+    change_form_template = "jobs/facts_page.html"
     name_field = "name"
     qualifiers = {"host": "host", "version": "version"}
     fieldsets = (
-        (None, {"fields": ("id", "shown_name", "host", "pid", "shown_version", "shown_serves")}),
-        (_("State"), {"fields": ("shown_state", "slots_in_use", "stuck")}),
-        (_("When"), {"fields": ("started_at", "last_heartbeat", "heartbeat_at", "stopped_at")}),
+        (
+            None,
+            {
+                "fields": (
+                    *("shown_state", "last_heartbeat", "slots_in_use", "handled_types", "handled_resources"),
+                    *("handled_tenant", "host", "pid", "shown_version", "started", "stopped", "id"),
+                )
+            },
+        ),
     )
 
-    shown_serves = column(_("serves"), "serves", lambda value: json_block(value or None))
+    started = column(_("started"), "started_at", format_relative_time)
+    stopped = column(_("stopped"), "stopped_at", format_relative_time)
+    handled_types = computed_column(_("job types"))(lambda admin, worker: _list_served(worker, "types"))
+    handled_resources = computed_column(_("resources"))(
+        lambda admin, worker: _list_served(worker, "resources") or _now("all")
+    )
+    handled_tenant = computed_column(_("tenant"))(lambda admin, worker: worker.serves.get("tenant") or _now("all"))
 
     def list_version(self) -> str:
         """Combine job events with the latest heartbeat, request and stop of any worker."""
         last = Worker.objects.aggregate(Max("heartbeat_at"), Max("requested_at"), Max("stopped_at"))
         return " ".join([latest_event_id(), *map(str, last.values())])
 
-    def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        running = find_running_jobs(rows)
+    def page_version(self, request: HttpRequest, row: Worker) -> str:
+        return f"{latest_event_id()} {row.heartbeat_at} {row.request} {row.state} {row.busy}"
+
+    def complete_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
+        running, rows = find_running_jobs(rows), list(rows)
+        reasons = _find_request_reasons(rows)
+        for worker in rows:
+            worker.request_note = reasons.get(str(worker.pk), "")
         versions = {worker.version for worker in rows if worker.state != WorkerState.STOPPED}
         for worker in rows:
             worker.running_jobs = running.get(worker.pk, [])
@@ -137,7 +164,7 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         now = timezone.now()
         running = {
             "id": "worker-jobs",
-            "title": _now("In hand"),
+            "title": _now("Running jobs"),
             "headings": [_now("Job"), _now("Type"), _now("Target"), _now("Progress"), _now("Running for")],
             "rows": [
                 (
@@ -145,13 +172,13 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
                     isolate_text(job.job_type),
                     None if job.target is None else isolate_text(job.target),
                     None if job.progress is None else f"{job.progress:.0%}",
-                    format_rough_duration(now - job.run.started_at) if hasattr(job, "run") else None,
+                    format_duration(now - job.run.started_at) if hasattr(job, "run") else None,
                 )
                 for job in find_running_jobs([row]).get(row.pk, [])
             ],
-            "empty": _now("Nothing at the moment."),
+            "empty": _now("No running jobs."),
         }
-        return {"tables": [running]}
+        return {"title": _now("Worker %s") % row.name, "subtitle": None, "tables": [running]}
 
     @computed_column(_("worker"))
     def shown_name(self, worker: Worker) -> SafeString:
@@ -160,15 +187,25 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     @computed_column(_("state"))
     def shown_state(self, worker: Worker) -> SafeString:
-        """Show the state that the worker reports, and the one that an operator requested."""
-        state = format_html("{}", worker.get_state_display())
-        if not worker.request or worker.request == worker.state or worker.state == WorkerState.STOPPED:
-            return state
+        """Show the state; of a draining or stopping worker since when, by whom and why."""
+        state = worker.state
+        if state != WorkerState.STOPPED and worker.request:
+            state = worker.request
+        kind, icon = STATE_BADGES[WorkerState(state)]
+        shown = badge(kind, str(WorkerState(state).label), icon)
+        if not worker.request or worker.state == WorkerState.STOPPED:
+            return shown
         age = format_age(timezone.now() - worker.requested_at) if worker.requested_at else ""
-        request = _now("asked to become: %s") % worker.get_request_display()
-        return format_html('{}<br><span class="jc-mark">{} {}</span>', state, request, age)
+        why: str | None = getattr(worker, "request_note", None)
+        if why is None:
+            why = _find_request_reasons([worker]).get(str(worker.pk), "")
+        lines = [_now("requested %s") % age, why]
+        if worker.request != worker.state:
+            lines.insert(1, _now("at its next heartbeat"))
+        note = " · ".join(line for line in lines if line)
+        return format_html('{}<span class="jc-note jc-small jc-muted"><bdi>{}</bdi></span>', shown, note)
 
-    @computed_column(_("heard"))
+    @computed_column(_("last heartbeat"))
     def last_heartbeat(self, worker: Worker) -> SafeString | str:
         """Show the age of the last heartbeat: green up to half a lease, amber up to a lease, red beyond."""
         if worker.state == WorkerState.STOPPED:
@@ -185,15 +222,16 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         if worker.rss_bytes is not None and worker.cpu_percent is not None and worker.state != WorkerState.STOPPED:
             usage = f"{filesizeformat(worker.rss_bytes)}, {worker.cpu_percent:.0f} %"  # at its last heartbeat
             second_line = format_html('<span class="jc-line jc-small jc-muted">{}</span>', usage)
-        return format_html("{}/{}{}{}", worker.busy, worker.slots, stuck, second_line)
+        slots = format_html("{}/{}{}{}", worker.busy, worker.slots, stuck, second_line)
+        return label_on_phone(_now("slots"), slots)
 
-    @computed_column(_("in hand"))
+    @computed_column(_("running jobs"))
     def current_jobs(self, worker: Worker) -> SafeString | None:
         jobs, now = getattr(worker, "running_jobs", []), timezone.now()
         if not jobs:
             return None
         lines = [
-            (link(self.admin_site, Job, job.pk, job.job_type), format_rough_duration(now - job.run.started_at))
+            (link(self.admin_site, Job, job.pk, job.job_type), format_duration(now - job.run.started_at))
             for job in jobs[:JOBS_SHOWN]
             if hasattr(job, "run")
         ]
@@ -201,13 +239,13 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         rest = ngettext("and %d more", "and %d more", hidden) % hidden if hidden > 0 else ""
         return format_html("{} {}", format_html_join(", ", "{} {}", lines), rest)
 
-    @computed_column(_("serves"))
+    @computed_column(_("handles"))
     def brief_serves(self, worker: Worker) -> SafeString | None:
-        """Show how many job types the worker serves, and its filters by resource and tenant."""
+        """Show the job types that the worker runs, and its filters by resource and tenant."""
         serves = worker.serves if isinstance(worker.serves, dict) else {}
         types, resources, tenant = serves.get("types"), serves.get("resources"), serves.get("tenant")
-        parts = [ngettext("%d job type", "%d job types", len(types)) % len(types)] if isinstance(types, list) else []
-        parts += [", ".join(map(str, resources))] if isinstance(resources, list) else []
+        parts = [_shorten_names(types)] if isinstance(types, list) else []
+        parts += [_shorten_names(resources)] if isinstance(resources, list) else []
         parts += [_now("tenant %s") % tenant] if tenant else []
         return isolate_text("; ".join(parts)) if parts else None
 
@@ -220,9 +258,34 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         return format_html("{} {}", isolate_text(worker.version), badge("warn", _now("mixed"), "!"))
 
 
-class PollerAdmin(ReadOnlyAdmin):
-    list_display = ("shown_addon", "tenant", "most", "polled_at")
-    name_field = "addon_id"
-    fieldsets = ((None, {"fields": ("id", "shown_addon", "tenant", "most", "polled_at")}),)
+def _list_served(worker: Worker, name: str) -> SafeString | None:
+    values = worker.serves.get(name)
+    return isolate_text(", ".join(map(str, values))) if values else None
 
+
+def _shorten_names(names: list[Any]) -> str:
+    hidden = len(names) - NAMES_SHOWN
+    rest = [ngettext("%d more", "%d more", hidden) % hidden] if hidden > 0 else []
+    return ", ".join([*map(str, names[:NAMES_SHOWN]), *rest])
+
+
+def _find_request_reasons(rows: Iterable[Worker]) -> dict[str, str]:
+    """Return by whom and why each worker was asked to drain or stop, by id: its last activity, in one query."""
+    pks = [str(row.pk) for row in rows if row.request and row.state != WorkerState.STOPPED]
+    if not pks:
+        return {}
+    requests = Activity.objects.filter(object_kind="worker", object_id=OuterRef("object_id"))
+    last = requests.order_by("-pk").values("pk")[:1]
+    rows_of_workers = Activity.objects.filter(object_kind="worker", object_id__in=pks, pk=Subquery(last))
+    found = rows_of_workers.order_by().values_list("object_id", "actor_name", "reason")
+    return {pk: ": ".join(text for text in (actor, reason) if text) for pk, actor, reason in found}
+
+
+class PollerAdmin(ReadOnlyAdmin):
+    list_display = ("shown_addon", "tenant", "most", "last_poll")
+    change_form_template = "jobs/facts_page.html"
+    name_field = "addon_id"
+    fieldsets = ((None, {"fields": ("shown_addon", "tenant", "most", "last_poll")}),)
+
+    last_poll = column(_("last asked"), "polled_at", format_relative_time)
     shown_addon = column(_("addon"), "addon_id", lambda addon: isolate_text(addon) if addon else _now("all"))
