@@ -5,16 +5,38 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jobs.errors import NoRetry, Skip
+from jobs.errors import JobEndedCancelled, JobFailed, JobSkipped, NoRetry, Retry, Skip, Snooze
 from jobs.registry import job
 from jobs.version import __version__
 
 if TYPE_CHECKING:
     from jobs.services.groups import group
     from jobs.services.jobs import enqueue, enqueue_many
+    from jobs.services.results import aresult, await_result, result, wait
 
-__all__ = ["NoRetry", "Skip", "__version__", "enqueue", "enqueue_many", "group", "job"]
-_SERVICES = {"enqueue": "jobs.services.jobs", "enqueue_many": "jobs.services.jobs", "group": "jobs.services.groups"}
+__all__ = [
+    "JobEndedCancelled",
+    "JobFailed",
+    "JobSkipped",
+    "NoRetry",
+    "Retry",
+    "Skip",
+    "Snooze",
+    "__version__",
+    "aresult",
+    "await_result",
+    "enqueue",
+    "enqueue_many",
+    "group",
+    "job",
+    "result",
+    "wait",
+]
+_SERVICES = {
+    **dict.fromkeys(("enqueue", "enqueue_many"), "jobs.services.jobs"),
+    "group": "jobs.services.groups",
+    **dict.fromkeys(("aresult", "await_result", "result", "wait"), "jobs.services.results"),
+}
 
 
 def __getattr__(name: str) -> Any:

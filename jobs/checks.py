@@ -15,7 +15,15 @@ from django.db import connections
 from django.db.migrations.recorder import MigrationRecorder
 
 from jobs import db, triggers
-from jobs.conf import POLICY_KEYS, ProblemKind, build_policy, get_raw_settings, read_settings
+from jobs.conf import (
+    FUNCTION_KEYS,
+    POLICY_KEYS,
+    ProblemKind,
+    build_policy,
+    get_raw_settings,
+    import_function,
+    read_settings,
+)
 from jobs.notifications import Listener, check_delivery
 
 TAG = "jobs"
@@ -49,10 +57,16 @@ def check_settings(**kwargs: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def check_policies(**kwargs: Any) -> list[CheckMessage]:
-    """Report policies that cannot be imported or lack a method."""
+    """Report policies and functions that cannot be imported, and policies that lack a method."""
     conf, _ = read_settings(get_raw_settings())
     problems = (find_policy_problem(key, getattr(conf, key)) for key in POLICY_KEYS)
-    return [Error(problem, id="jobs.E004") for problem in problems if problem]
+    errors: list[CheckMessage] = [Error(problem, id="jobs.E004") for problem in problems if problem]
+    for key in FUNCTION_KEYS:
+        try:
+            import_function(key, getattr(conf, key))
+        except ImproperlyConfigured as error:
+            errors.append(Error(str(error), id="jobs.E004"))
+    return errors
 
 
 @register(TAG)
@@ -127,6 +141,21 @@ def check_history(databases: Sequence[str] | None = None, **kwargs: Any) -> list
     message = f"The database {db.alias()!r} has the migrations of a development version, which were rewritten."
     hint = "Recreate it: nothing that was released has these migrations."
     return [Error(message, hint=hint, id="jobs.E012")]
+
+
+@register(checks.Tags.database)
+def check_legacy_token(databases: Sequence[str] | None = None, **kwargs: Any) -> list[CheckMessage]:
+    """Warn of a LEGACY_TOKEN that no request can use."""
+    conf, _ = read_settings(get_raw_settings())
+    if conf.LEGACY_TOKEN is None or db.alias() not in (databases or ()):
+        return []
+    from jobs.models import ApiToken  # commands import this module before the apps are loaded
+
+    has_table = ApiToken._meta.db_table in db.connection().introspection.table_names()
+    if not has_table or ApiToken.objects.usable().filter(prefix=conf.LEGACY_TOKEN).count() == 1:
+        return []
+    message = f"LEGACY_TOKEN names {conf.LEGACY_TOKEN}, which is no usable token: clients without one get 401."
+    return [checks.Warning(message, hint="Name a token that has not expired and was not revoked.", id="jobs.W008")]
 
 
 @register(checks.Tags.database)

@@ -6,16 +6,17 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from itertools import count
+from threading import local
 from typing import Any, TypeVar
 from uuid import UUID
 
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, router, transaction
+from django.db import OperationalError, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 T = TypeVar("T")
@@ -24,6 +25,9 @@ Statement = tuple[str, Any]  # SQL and its parameters
 NOW = "statement_timestamp()"
 # None would forbid preparing altogether; other statements of the site are not prepared, as before.
 EXPLICIT_PREPARE_ONLY = 1_000_000_000
+LOCK_POLL_SEC = 0.01  # for SQLite's write lock; a tenth of it after LOCK_PATIENCE_SEC
+LOCK_PATIENCE_SEC = 0.2
+LONG_LOCK_SEC, LONGEST_LOCK_PAUSE_SEC = 0.1, 0.5
 
 
 def alias() -> str:
@@ -102,7 +106,8 @@ def atomic(*, durable: bool = False) -> Iterator[BaseDatabaseWrapper]:
     """
     using = connection()
     outermost = not using.in_atomic_block
-    with _immediate(using), transaction.atomic(using=using.alias, durable=durable):
+    block = transaction.atomic(using=using.alias, durable=durable)
+    with _immediate(using, block) if outermost and using.vendor == "sqlite" else block:
         if outermost and using.vendor == "postgresql" and not _is_read_committed(using):
             with using.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -111,7 +116,10 @@ def atomic(*, durable: bool = False) -> Iterator[BaseDatabaseWrapper]:
 
 @contextmanager
 def atomic_on_sqlite() -> Iterator[BaseDatabaseWrapper]:
-    """Open a transaction on SQLite, which needs several statements; PostgreSQL has one statement and needs none."""
+    """Open a transaction on SQLite, where several statements are needed, or one waits for the lock as in `atomic`.
+
+    PostgreSQL has one statement and needs none.
+    """
     using = connection()
     if using.vendor == "sqlite":
         with atomic():
@@ -186,13 +194,6 @@ def _swap_busy_timeout(raw: Any, milliseconds: int) -> int:
     return int(before)
 
 
-def let_writers_in(seconds: float) -> None:
-    """Pause between two transactions of a long series, on SQLite: waiting writers only poll for the lock."""
-    using = connection()
-    if using.vendor == "sqlite" and not using.in_atomic_block:
-        time.sleep(seconds)
-
-
 def use_own_connection() -> None:
     """Give the calling thread a connection to the jobs' database outside of Django's pool, READ COMMITTED.
 
@@ -255,18 +256,46 @@ def non_atomic(view: Any) -> Any:
 
 
 @contextmanager
-def _immediate(using: Any) -> Iterator[None]:
-    """Let the outermost transaction begin IMMEDIATE on SQLite."""
-    if using.vendor != "sqlite" or using.in_atomic_block:
-        yield
-        return
+def _immediate(using: Any, block: Any) -> Iterator[None]:
+    """Enter the outermost transaction on SQLite, IMMEDIATE, as soon as the write lock is free.
+
+    SQLite has no queue of writers: each polls, with SQLite's own timeout ever less often, and a request waits for many
+    seconds beside writers that follow each other closely. Here a writer polls the more often the longer it has waited,
+    and a thread that has held the lock for long leaves it to others before it takes it again.
+    """
     using.ensure_connection()  # connecting sets the mode of the host's settings
-    before = using.transaction_mode
-    using.transaction_mode = "IMMEDIATE"
-    try:
+    time.sleep(max(getattr(_thread, "lock_again_at", 0.0) - time.monotonic(), 0.0))
+    with ExitStack() as stack:
+        began_at, timeout_ms = time.monotonic(), _swap_busy_timeout(using.connection, 0)
+        mode_before, using.transaction_mode = using.transaction_mode, "IMMEDIATE"
+        try:
+            while not _try_enter(stack, block, is_last=(waited := time.monotonic() - began_at) > timeout_ms / 1000):
+                time.sleep(LOCK_POLL_SEC if waited < LOCK_PATIENCE_SEC else LOCK_POLL_SEC / 10)
+        finally:
+            using.transaction_mode = mode_before
+            _swap_busy_timeout(using.connection, timeout_ms)
+        entered_at = time.monotonic()
         yield
-    finally:
-        using.transaction_mode = before
+    excess = time.monotonic() - entered_at - LONG_LOCK_SEC
+    _thread.lock_again_at = time.monotonic() + min(max(excess, 0.0), LONGEST_LOCK_PAUSE_SEC)
+
+
+_thread = local()
+
+
+def _try_enter(stack: ExitStack, block: Any, *, is_last: bool) -> bool:
+    """Enter the transaction; return False if another connection has the lock. Raise at the last try."""
+    try:
+        stack.enter_context(block)
+    except OperationalError as error:
+        cause = error.__cause__
+        if is_last or not isinstance(cause, sqlite3.Error) or cause.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+            raise
+        # The frames of Django's exception refer to it, and to the cursor. The garbage collector would reset that cursor
+        # in any thread, and stop it for as long as this connection waits for a lock: 20 s, seen while it had the lock.
+        error.__traceback__ = cause.__traceback__ = None
+        return False
+    return True
 
 
 def set_short_timeouts(seconds: float) -> None:

@@ -1,4 +1,5 @@
-"""Triggers that reject writes which break an invariant, even from raw SQL; constraints cover the rest.
+"""Triggers that reject writes which break an invariant, even from raw SQL, and those that index tags; constraints
+cover the rest.
 
 PostgreSQL parses the condition of every trigger anew for every statement that may fire it. A rule about columns that
 an ordinary claim or finish does not write is a trigger of its own, so that those statements never parse it.
@@ -12,6 +13,7 @@ from jobs.triggers import MAY_PRUNE, NOT_PRUNING, DatabaseTrigger, Function, Tri
 
 JOB, RUN = "jobscheduler_job", "jobscheduler_jobrun"
 EVENT, GROUP, ACTIVITY = "jobscheduler_jobevent", "jobscheduler_jobgroup", "jobscheduler_activity"
+TAG = "jobscheduler_jobtag"
 
 INV_001 = "INV-001: Cannot modify params after dispatch"
 INV_002 = "INV-002: a JobRun is an audit record; only its end may be written, once"
@@ -39,6 +41,13 @@ def _any_changed(operator: str, *columns: str) -> str:
     return " OR ".join(f"NEW.{column} {operator} OLD.{column}" for column in columns)
 
 
+# The rows of JobTag follow the column `tags`, also in raw SQL; a job without tags fires none of these triggers.
+TAG_EVENTS = {
+    "jobscheduler_tags_inserted": ("INSERT", "NEW.tags <> '[]'"),
+    "jobscheduler_tags_updated": ("UPDATE OF tags", "NEW.tags <> OLD.tags"),
+    "jobscheduler_tags_deleted": ("DELETE", "OLD.tags <> '[]'"),
+}
+
 # ---------------------------------------------------------------------- PostgreSQL
 
 REFUSE = Function(
@@ -65,6 +74,19 @@ def _function_refusing_if(name: str, condition: str, message: str = INV_006, row
 GROUP_FUNCTION = _function_refusing_if("jobscheduler_group_ends", LIVE_MEMBER)
 MEMBER_FUNCTION = _function_refusing_if("jobscheduler_joins_group", ENDED_GROUP)
 EVENT_FUNCTION = _function_refusing_if("jobscheduler_keep_event", JOB_OF_EVENT, APPEND_ONLY, "OLD")
+TAG_FUNCTION = Function(
+    "jobscheduler_index_tags",
+    f"""
+    BEGIN
+        IF TG_OP <> 'INSERT' THEN
+            DELETE FROM {TAG} WHERE job_id = OLD.id AND tag IN (SELECT jsonb_array_elements_text(OLD.tags));
+        END IF;
+        IF TG_OP <> 'DELETE' THEN
+            INSERT INTO {TAG} (job_id, tag) SELECT DISTINCT NEW.id, tag FROM jsonb_array_elements_text(NEW.tags) AS tag;
+        END IF;
+        RETURN NULL;
+    END """,  # noqa: S608 — names of tables only
+)
 
 
 def _postgresql_trigger(
@@ -182,4 +204,25 @@ SQLITE = (
     _trigger_against_replace(ACTIVITY, "id"),
 )
 
-TRIGGERS = TriggerSet(POSTGRESQL, SQLITE, (REFUSE, GROUP_FUNCTION, MEMBER_FUNCTION, EVENT_FUNCTION))
+
+def _postgresql_tag_trigger(name: str, event: str, when: str) -> DatabaseTrigger:
+    sql = (
+        f"CREATE TRIGGER {name} AFTER {event} ON {JOB} FOR EACH ROW WHEN ({when}) "
+        f"EXECUTE FUNCTION {TAG_FUNCTION.name}()"
+    )
+    return DatabaseTrigger(name, JOB, sql, TAG_FUNCTION.name, TAG)
+
+
+def _sqlite_tag_trigger(name: str, event: str, when: str) -> DatabaseTrigger:
+    delete = f"DELETE FROM {TAG} WHERE job_id = OLD.id AND tag IN (SELECT value FROM json_each(OLD.tags));"  # noqa: S608
+    insert = f"INSERT INTO {TAG} (job_id, tag) SELECT DISTINCT NEW.id, value FROM json_each(NEW.tags);"  # noqa: S608
+    statements = {"INSERT": insert, "DELETE": delete}.get(event, f"{delete} {insert}")
+    sql = f"CREATE TRIGGER {name} AFTER {event} ON {JOB} FOR EACH ROW WHEN {when} BEGIN {statements} END"
+    return DatabaseTrigger(name, JOB, sql, written_table=TAG)
+
+
+TRIGGERS = TriggerSet(
+    (*POSTGRESQL, *(_postgresql_tag_trigger(name, *spec) for name, spec in TAG_EVENTS.items())),
+    (*SQLITE, *(_sqlite_tag_trigger(name, *spec) for name, spec in TAG_EVENTS.items())),
+    (REFUSE, GROUP_FUNCTION, MEMBER_FUNCTION, EVENT_FUNCTION, TAG_FUNCTION),
+)

@@ -6,6 +6,8 @@ starts at 0: a counter that appears with its first increment does not show that 
 
 Only declared names have a series of their own, so their number stays bounded. Names in the code and in the settings
 are declared: a series changes its label with a deployment, not by itself.
+
+Other apps have metrics of their own: the method `collect_metrics(tenant)` of their AppConfig.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
+from django.apps import apps
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import generate_latest
@@ -27,7 +30,9 @@ from prometheus_client.utils import floatToGoString
 from jobs import version
 from jobs.conf import conf
 from jobs.models.rollup import BUCKETS_SEC
+from jobs.policies.admission import State
 from jobs.registry import registry
+from jobs.services.admission import get_state as get_admission_state
 from jobs.states import LIVE, TERMINAL, Status
 from jobs.stats import live_counts, queries
 from jobs.stats.live_counts import JobCounts
@@ -82,7 +87,12 @@ class JobsCollector(Collector):
         blocked = f"Targets that a paused or failed job blocks; up to {queries.BLOCKED_TARGETS_LIMIT} are counted."
         yield GaugeMetricFamily("jobs_blocked_targets", blocked, value=queries.count_blocked_targets(self.tenant))
         yield from _collect_workers(self.tenant)
-        yield _gauge("jobs_build_info", "The version of this process.", ["version"], {(version.__version__,): 1})
+        if self.tenant is None:  # all tenants share the machine
+            yield from _collect_admission()
+        for config in apps.get_app_configs():
+            if collect := getattr(config, "collect_metrics", None):
+                yield from collect(self.tenant)
+        yield gauge("jobs_build_info", "The version of this process.", ["version"], {(version.__version__,): 1})
 
     def _collect_finished(self, counts: JobCounts) -> Iterator[Metric]:
         finished, retries, recovered = _zeros(), _zeros(), _zeros([()])
@@ -146,22 +156,36 @@ def _collect_live(counts: JobCounts) -> Iterator[Metric]:
             running[resource,] += row.jobs
     for row in queued_rows:
         queued[_label(row.addon_id, addons),] += row.jobs
-    yield _gauge("jobs_live", "Jobs that have not finished.", ["status"], statuses)
-    yield _gauge("jobs_ready", "Jobs that could start now.", ["resource"], ready)
+    yield gauge("jobs_live", "Jobs that have not finished.", ["status"], statuses)
+    yield gauge("jobs_ready", "Jobs that could start now.", ["resource"], ready)
     waiting = "How long the oldest ready job has been ready."
-    yield _gauge("jobs_oldest_ready_age_seconds", waiting, ["resource"], oldest_sec)
-    yield _gauge("jobs_running", "Running jobs.", ["resource"], running)
-    yield _gauge("jobs_queued", "Jobs that have not started.", ["addon"], queued)
+    yield gauge("jobs_oldest_ready_age_seconds", waiting, ["resource"], oldest_sec)
+    yield gauge("jobs_running", "Running jobs.", ["resource"], running)
+    yield gauge("jobs_queued", "Jobs that have not started.", ["addon"], queued)
 
 
 def _collect_workers(tenant: str | None) -> Iterator[Metric]:
     workers = queries.count_workers(tenant)
     states: dict[Labels, float] = {(state,): count for state, count in workers.states.items()}
-    yield _gauge("jobs_workers", "Workers; SILENT: no heartbeat for LEASE_SEC.", ["state"], states)
+    yield gauge("jobs_workers", "Workers; SILENT: no heartbeat for LEASE_SEC.", ["state"], states)
     yield GaugeMetricFamily("jobs_worker_slots", "Slots of the workers that send heartbeats.", value=workers.slots)
     yield GaugeMetricFamily("jobs_worker_slots_busy", "Slots with a running job.", value=workers.busy)
     stuck = "Slots whose handler ignores its stop request."
     yield GaugeMetricFamily("jobs_worker_slots_stuck", stuck, value=workers.stuck)
+
+
+def _collect_admission() -> Iterator[Metric]:
+    admission = get_admission_state()
+    states: dict[Labels, float] = {(str(state),): admission is not None and admission.state == state for state in State}
+    yield gauge("jobs_admission_state", "1 for the state of the machine; all 0 without admission.", ["state"], states)
+    capacity = "Cost units that may run at once now; absent without admission."
+    yield GaugeMetricFamily(
+        "jobs_admission_capacity", capacity, value=None if admission is None else admission.capacity
+    )
+    cost = "Cost units of running, offered and admitted work; absent without admission."
+    yield GaugeMetricFamily(
+        "jobs_admission_cost_in_use", cost, value=None if admission is None else admission.cost_in_use
+    )
 
 
 def _zeros(series: Iterable[Labels] = ()) -> Values:
@@ -172,7 +196,8 @@ def _counter(name: str, documentation: str, labels: Sequence[str], values: Mappi
     return _add_values(CounterMetricFamily(name, documentation, labels=labels), values)
 
 
-def _gauge(name: str, documentation: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Metric:
+def gauge(name: str, documentation: str, labels: Sequence[str], values: Mapping[Labels, float]) -> Metric:
+    """Return a gauge with a sample for each tuple of label values."""
     return _add_values(GaugeMetricFamily(name, documentation, labels=labels), values)
 
 

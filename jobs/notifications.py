@@ -7,11 +7,14 @@ poll.
 from __future__ import annotations
 
 import logging
+import selectors
+import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
-from uuid import uuid4
+from contextlib import closing, suppress
+from typing import Any
+from uuid import UUID, uuid4
 
 from jobs import db
 from jobs.outages import OutageGuard, close_connection
@@ -19,6 +22,7 @@ from jobs.outages import OutageGuard, close_connection
 logger = logging.getLogger("jobs.engine.notifications")
 
 CHANNEL = "jobscheduler"
+ENDED_CHANNEL = "jobscheduler_ended"  # of processes that wait for ends: the id of a job that has a waiter
 READY = "ready"
 LANE = "lane"  # a target has changed: the promoter has to run before jobs are ready
 STOP = "stop"
@@ -119,3 +123,76 @@ class Listener(threading.Thread):
             _callbacks[message]()
         else:
             self.on_ready(message != READY)
+
+
+class EndListener:
+    """Waits, on its thread's connection, for notifications of ended jobs; on SQLite for any commit.
+
+    `wake` ends a wait from another thread. Without notifications, `is_listening` is False and the caller polls.
+    """
+
+    def __init__(self) -> None:
+        self._receiver, self._sender = socket.socketpair()
+        self._receiver.setblocking(False)
+        self._sender.setblocking(False)
+        self._listening_on: Any = None  # the driver's connection
+        self._data_version: object = None
+
+    @property
+    def is_listening(self) -> bool:
+        return self._listening_on is not None
+
+    def wake(self) -> None:
+        with suppress(OSError):  # a full buffer wakes as well; a closed one belongs to a thread that has ended
+            self._sender.send(b"w")
+
+    def close(self) -> None:
+        self._receiver.close()
+        self._sender.close()
+
+    def start(self) -> bool:
+        """Listen on this thread's connection, if it is a new one; return whether it is."""
+        connection = db.connection()
+        connection.ensure_connection()
+        if not Listener.can_listen() or connection.connection is self._listening_on:
+            return False
+        self._listening_on = None
+        with connection.cursor() as cursor:
+            cursor.execute(f"LISTEN {ENDED_CHANNEL}")
+        self._listening_on = connection.connection
+        return True
+
+    def wait(self, seconds: float, commit_poll_sec: float) -> set[UUID] | None:
+        """Wait for so many seconds, a wake-up or news. Return the ids of ended jobs; None if any may have ended."""
+        if self.is_listening:
+            return self._receive() or self._wait_for_notification(seconds)
+        until = time.monotonic() + seconds
+        with db.watch_commits() as data_version:
+            while (left := until - time.monotonic()) > 0:
+                before, self._data_version = self._data_version, data_version()
+                if self._data_version != before:
+                    return None
+                if self._select(left if self._data_version is None else min(left, commit_poll_sec)):
+                    break
+        return set()
+
+    def _wait_for_notification(self, seconds: float) -> set[UUID]:
+        raw = self._listening_on
+        with db.connection().wrap_database_errors:
+            self._select(seconds, raw.fileno())
+        return self._receive()
+
+    def _receive(self) -> set[UUID]:
+        with db.connection().wrap_database_errors:
+            return {UUID(notification.payload) for notification in self._listening_on.notifies(timeout=0)}
+
+    def _select(self, seconds: float, *files: int) -> bool:
+        """Wait until one of these files or the wake-up can be read; return whether it was the wake-up."""
+        with selectors.DefaultSelector() as selector:
+            for file in (self._receiver.fileno(), *files):
+                selector.register(file, selectors.EVENT_READ)
+            selector.select(seconds)
+        try:
+            return bool(self._receiver.recv(4096))
+        except BlockingIOError:
+            return False

@@ -33,10 +33,20 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class Snoozed:
+    """The handler wants to go on after `delay_sec`. `retry_in` is for a job that was snoozed too often: it fails."""
+
+    delay_sec: float
+    reason: str = ""
+    artifacts: dict[str, Any] = field(default_factory=dict)
+    retry_in: float | None = None
+
+
+@dataclass(frozen=True)
 class Stopped:
     """The handler followed a stop request; the request in the job's row decides the new status."""
 
     artifacts: dict[str, Any] = field(default_factory=dict)
 
 
-Outcome = Completed | Skipped | Failed | Stopped
+Outcome = Completed | Skipped | Failed | Snoozed | Stopped

@@ -19,6 +19,7 @@ from jobs.states import (
     LEASE_EXPIRED_REASON,
     PREDECESSOR_REASONS,
     REJECTED_RESULT_REASON,
+    SNOOZE_LIMIT_REASON,
     TIMEOUT_REASON,
     TOKEN_LIMIT_REASON,
     EventKind,
@@ -29,12 +30,13 @@ from jobs.states import (
 OWN_REASONS = frozenset(
     {
         *(TIMEOUT_REASON, TOKEN_LIMIT_REASON, LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON, REJECTED_RESULT_REASON),
-        *(DEADLINE_PASSED_REASON, *PREDECESSOR_REASONS.values()),
+        *(SNOOZE_LIMIT_REASON, DEADLINE_PASSED_REASON, *PREDECESSOR_REASONS.values()),
+        "its deadline passed before it could start",  # of jobs that were skipped by earlier versions
         "failed",  # of a remote worker that gave no error
     }
 )
 HANDLER_STATUSES = (Status.FAILED, Status.SKIPPED)
-HANDLER_EVENTS = (EventKind.FAILED, EventKind.SKIPPED)
+HANDLER_EVENTS = (EventKind.FAILED, EventKind.SKIPPED, EventKind.SNOOZED)
 TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+), in ')
 _CLASS = re.compile(r"[\w.<>]+")
@@ -58,6 +60,13 @@ def hide_in_event(event: JobEvent) -> None:
         event.data = get_public_event_data(event.data)
 
 
+def hide_lease_id(event: JobEvent) -> None:
+    """Hide the lease in the event of a start; only workers and operators see it."""
+    data = event.__dict__.get("data")
+    if isinstance(data, dict):
+        event.data = {name: value for name, value in data.items() if name != "lease_id"} or None
+
+
 def hide_in_lease(lease: Lease) -> None:
     lease.outcome = get_public_outcome(lease.outcome)
 
@@ -65,6 +74,8 @@ def hide_in_lease(lease: Lease) -> None:
 def get_public_reason(job: Job) -> str:
     """Return the reason of the job's status, of a handler's exception its class alone."""
     reason = job.status_reason
+    if job.status == Status.QUEUED and job.snooze_count:
+        return ""
     if job.status not in HANDLER_STATUSES or reason in OWN_REASONS:
         return reason
     if job.status == Status.FAILED:

@@ -14,9 +14,9 @@ def describe_refusal(refusal: Refusal) -> str:
         case RefusalReason.SUPERSEDED | RefusalReason.LIVE_TAIL:
             return describe_later_attempt(refusal.status)
         case RefusalReason.WAITS_IN_GROUP:
-            return _("still waiting for its turn in its group")
+            return _("another job of its group goes first")
         case RefusalReason.CANCEL_REQUESTED:
-            return _("already asked to cancel")
+            return _("cancel already requested")
         case RefusalReason.RESOLVED:
             return _("already resolved")
         case RefusalReason.FROZEN:
@@ -34,4 +34,4 @@ def describe_error(error: JobSchedulerError) -> str:
 
 
 def describe_later_attempt(status: Status) -> str:
-    return _("already followed by a job that is %s") % STATUS_IN_SENTENCE[status]
+    return _("already retried (latest attempt: %s)") % STATUS_IN_SENTENCE[status]

@@ -24,6 +24,7 @@ from jobs.conf import get_raw_settings, read_settings
 from jobs.conf.rules import YEAR_SEC
 from jobs.errors import InvalidInput, InvalidParams, UnknownJobType
 from jobs.validation import fields as validation
+from jobs.validation.retry_policy import RETRY_OPTIONS, merge_retry_options, parse_retry_option
 
 if TYPE_CHECKING:
     from jobs.models import Job
@@ -35,6 +36,7 @@ _typed_dict: Any = TypedDict  # type checkers want its fields written out
 _JSON = json.JSONEncoder(allow_nan=False)
 _SAMPLE_VALUES: tuple[Any, ...] = ("text", 1, True, [], {})
 ExceptionKinds = type[Exception] | tuple[type[Exception], ...]
+MAX_CRONS = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,15 +47,25 @@ class HandlerOptions:
     priority: int | None = None
     max_retries: int | None = None
     retry_on: tuple[type[Exception], ...] | None = None
+    retry_delay: float | None = None
+    retry_backoff: float | None = None
+    retry_max_delay: float | None = None
+    retry_jitter: float | None = None
     max_runtime_sec: float | None = None
     token_limit: int | None = None
     cost_units: int | None = None
     constraints: Mapping[str, bool] | None = None
     tags: tuple[str, ...] = ()
+    context: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None
     remote: bool = False
     direct: bool = False
+    unique_key: str | None = None
+    unique_until: str | None = None
+    on_conflict: str | None = None
     aliases: tuple[str, ...] = ()
-    cron: str | None = None
+    cron: tuple[str, ...] = ()  # a schedule for each
+    cron_params: Mapping[str, Any] | None = None
+    fire_time_param: str | None = None
     timezone: str | None = None
 
     @classmethod
@@ -63,11 +75,18 @@ class HandlerOptions:
         if unknown:
             raise TypeError(f"@job has no option {', '.join(map(repr, sorted(unknown)))}")
         clean = {name: _OPTION_VALIDATORS[name](value, name) for name, value in options.items() if value is not None}
-        if "timezone" in clean and "cron" not in clean:
-            raise TypeError("@job: the option timezone requires the option cron")
+        for name in ("timezone", "cron_params", "fire_time_param"):
+            if name in clean and "cron" not in clean:
+                raise TypeError(f"@job: the option {name} requires the option cron")
         if clean.get("direct") and clean.get("remote"):
             raise TypeError("@job: the option direct excludes the option remote, whose handlers run elsewhere")
         return cls(**clean)
+
+    @property
+    def retry_policy(self) -> dict[str, Any]:
+        """Return the retry options as a job stores them."""
+        policy = {key: getattr(self, option) for option, key in RETRY_OPTIONS.items()}
+        return {key: value for key, value in policy.items() if value is not None}
 
 
 def _parse_retry_on(value: Any, where: str) -> tuple[type[Exception], ...]:
@@ -83,20 +102,36 @@ def _parse_aliases(value: Any, where: str) -> tuple[str, ...]:
     return tuple(validation.parse_identifier(alias, where) for alias in value)
 
 
+def _parse_crons(value: Any, where: str) -> tuple[str, ...]:
+    """Return the cron expressions; the app `schedules` checks them."""
+    crons = [value] if isinstance(value, str) else value
+    if not isinstance(crons, list | tuple) or not 1 <= len(crons) <= MAX_CRONS:
+        raise InvalidInput(where, _("must be a cron expression or a list of 1 to %d of them") % MAX_CRONS)
+    parsed = tuple(validation.parse_identifier(cron, where) for cron in crons)
+    if len(set(parsed)) < len(parsed):
+        raise InvalidInput(where, _("names an expression twice"))
+    return parsed
+
+
 _OPTION_VALIDATORS: dict[str, Callable[[Any, str], Any]] = {
     "resource": validation.parse_identifier,
     "priority": validation.parse_priority,
     "max_retries": functools.partial(validation.parse_integer, minimum=0, maximum=1000),
     "retry_on": _parse_retry_on,
+    **dict.fromkeys(RETRY_OPTIONS, parse_retry_option),
     "max_runtime_sec": functools.partial(validation.parse_number, above=0, maximum=YEAR_SEC),
     "token_limit": functools.partial(validation.parse_integer, minimum=0),
     "cost_units": functools.partial(validation.parse_integer, minimum=0, maximum=100),
     "constraints": validation.parse_constraints,
     "tags": lambda value, where: tuple(validation.parse_tags(value, where)),
+    "context": lambda value, where: value if callable(value) else validation.parse_json_object(value, where),
     "remote": validation.parse_boolean,
     "direct": validation.parse_boolean,
+    **validation.UNIQUE_VALIDATORS,
     "aliases": _parse_aliases,
-    "cron": validation.parse_identifier,  # the app `schedules` checks the expression
+    "cron": _parse_crons,
+    "cron_params": validation.parse_json_object,
+    "fire_time_param": validation.parse_identifier,
     "timezone": validation.parse_identifier,
 }
 
@@ -121,7 +156,7 @@ class BoundHandler:
     fields: dict[str, Any] = field(default_factory=dict)
 
     def using(self, /, **fields: Any) -> BoundHandler:
-        return BoundHandler(self.job_type, {**self.fields, **fields})
+        return BoundHandler(self.job_type, merge_retry_options({**self.fields, **fields}))
 
     def enqueue(self, /, **params: Any) -> Job:
         from jobs.services.jobs import enqueue  # the services import this module
@@ -164,7 +199,7 @@ class Handler(Generic[P, R]):
 
     def using(self, /, **fields: Any) -> BoundHandler:
         """Return the handler with these submission fields, e.g. `using(target="book-1").enqueue(…)`."""
-        return BoundHandler(self.name, fields)
+        return BoundHandler(self.name).using(**fields)
 
     def enqueue(self, /, **params: Any) -> Job:
         return BoundHandler(self.name).enqueue(**params)
@@ -226,15 +261,25 @@ def job(
     priority: int | str | None = None,
     max_retries: int | None = None,
     retry_on: ExceptionKinds | None = None,
+    retry_delay: float | None = None,
+    retry_backoff: float | None = None,
+    retry_max_delay: float | None = None,
+    retry_jitter: float | None = None,
     max_runtime_sec: float | None = None,
     token_limit: int | None = None,
     cost_units: int | None = None,
     constraints: Mapping[str, bool] | None = None,
     tags: list[str] | tuple[str, ...] = (),
+    context: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
     remote: bool = False,
     direct: bool = False,
+    unique_key: str | None = None,
+    unique_until: str | None = None,
+    on_conflict: str | None = None,
     aliases: list[str] | tuple[str, ...] = (),
-    cron: str | None = None,
+    cron: str | list[str] | tuple[str, ...] | None = None,
+    cron_params: Mapping[str, Any] | None = None,
+    fire_time_param: str | None = None,
     timezone: str | None = None,
 ) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
 

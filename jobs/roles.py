@@ -11,11 +11,12 @@ from django.db.models import QuerySet
 
 APP_LABELS = ("jobscheduler_jobs", "jobscheduler_schedules", "jobscheduler_webhooks")
 PAYLOAD_PERMISSION = "view_payload"
+NOT_VIEWING = (PAYLOAD_PERMISSION, "view_diagnostics")  # though their names begin with "view_"
 OPERATOR_PERMISSIONS = (
     PAYLOAD_PERMISSION,
     *("add_job", "change_job", "cancel_job", "pause_job", "resume_job", "retry_job", "resolve_job", "release_job"),
-    *("reorder_job", "pause_target", "cancel_jobgroup", "retry_jobgroup", "run_jobtemplate", "stop_worker"),
-    "end_lease",
+    *("reorder_job", "pause_target", "pause_resource", "cancel_jobgroup", "retry_jobgroup", "run_jobtemplate"),
+    *("stop_worker", "end_lease"),
     *("trigger_schedule", "enable_schedule", "disable_schedule", "skip_schedule"),
     *("resend_delivery", "test_webhookendpoint"),
 )
@@ -36,7 +37,7 @@ def create_roles() -> list[RoleResult]:
     """Create the groups, or correct their permissions of our apps; those of other apps stay as they are."""
     alias = router.db_for_write(Group)
     permissions = Permission.objects.using(alias).filter(content_type__app_label__in=APP_LABELS)
-    viewing = permissions.filter(codename__startswith="view_").exclude(codename=PAYLOAD_PERMISSION)
+    viewing = permissions.filter(codename__startswith="view_").exclude(codename__in=NOT_VIEWING)
     with transaction.atomic(using=alias):
         return [
             _update_role("Job viewer", viewing, permissions),

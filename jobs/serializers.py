@@ -23,14 +23,15 @@ JOB_COLUMNS = (
     *("tags", "cost_units", "constraints", "time_sensitive", "expected_duration_sec", "max_runtime_sec", "hold"),
     *("token_limit", "tokens_used", "max_retries", "cancel_requested", "cancel_mode", "progress", "progress_message"),
     *("attempt", "group_index", "idempotency_key", "blocks_target", "permanently_failed", "created_at", "not_before"),
-    *("deadline_at", "dispatched_at", "resolved_at", "group_id", "schedule_id"),
+    *("retry_policy", "snooze_count", "deadline_at", "dispatched_at", "resolved_at", "group_id", "schedule_id"),
+    *("fire_time", "unique_key", "unique_until"),
 )
 TEMPLATE_COLUMNS = (
     *("id", "name", "job_type", "tenant", "priority", "target", "max_runtime_sec", "token_limit", "cost_units"),
     *("tags", "overridable", "created_at"),
 )
 PAYLOAD_FIELDS = ("params", "url")  # of activities: the path of a webhook's URL may be a secret
-RETRY_POLICY_FIELDS = ("max_attempts", "base_sec", "max_sec", "jitter")
+RETRY_POLICY_FIELDS = ("max_attempts", "base_sec", "backoff", "max_sec", "jitter")
 
 
 def serialize_job(row: Job) -> dict[str, Any]:
@@ -40,6 +41,7 @@ def serialize_job(row: Job) -> dict[str, Any]:
     times = {"expires_at": format_time(row.lease_expires_at), "heartbeat_at": format_time(row.heartbeat_at)}
     return {
         **serialize_columns(row, JOB_COLUMNS),
+        "position": str(row.position),  # JavaScript rounds numbers beyond 2^53
         "params": redact(row.params),
         "retry_of": None if row.retry_of_id is None else str(row.retry_of_id),
         "retried_by": None if retry is None else str(retry.pk),
@@ -98,7 +100,8 @@ def serialize_target(state: TargetState) -> dict[str, Any]:
 
 
 def serialize_limit(state: LimitState) -> dict[str, Any]:
-    return {**asdict(state), "paused_at": format_time(state.paused_at)}
+    times = {name: format_time(getattr(state, name)) for name in ("paused_at", "next_start_at")}
+    return {**asdict(state), **times}
 
 
 def serialize_template(row: JobTemplate) -> dict[str, Any]:
@@ -136,8 +139,8 @@ def serialize_job_type(handler: Handler[..., Any]) -> dict[str, Any]:
 
 
 def serialize_group(row: JobGroup, progress: dict[str, Any]) -> dict[str, Any]:
-    columns = ("id", "tenant", "name", "mode", "on_failure", "status", "cancel_requested", "round", "created_at")
-    return {**serialize_columns(row, (*columns, "finished_at")), "progress": progress}
+    columns = ("id", "tenant", "name", "mode", "on_failure", "then_index", "status", "cancel_requested", "round")
+    return {**serialize_columns(row, (*columns, "created_at", "finished_at")), "progress": progress}
 
 
 def serialize_columns(row: object, names: Iterable[str]) -> dict[str, Any]:

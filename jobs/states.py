@@ -27,7 +27,7 @@ class Status(StrEnum):
 
 
 STATUS_MEANINGS = {
-    Status.PENDING: "on hold: submitted with `hold`, or its predecessor in a sequential group has not finished",
+    Status.PENDING: "on hold: submitted with `hold`, or it waits for other members of its group",
     Status.QUEUED: "waiting for its start time, its target, a free slot in the limits, and admission",
     Status.DISPATCHING: "reserved for a remote executor that has not started it yet",
     Status.RUNNING: "leased by exactly one executor",
@@ -52,6 +52,20 @@ class StopMode(StrEnum):
     PAUSE = "PAUSE"
 
 
+class UniqueUntil(StrEnum):
+    """How long a job is the only one with its unique key: until it starts, or until it ends."""
+
+    START = "start"
+    END = "end"
+
+
+class OnConflict(StrEnum):
+    """What a submission does if a job has its unique key: return that job, or replace its params and start time."""
+
+    RETURN = "return"
+    REPLACE = "replace"
+
+
 STATUS_AFTER_STOP = {StopMode.CANCEL: Status.CANCELLED, StopMode.PAUSE: Status.PAUSED}
 
 
@@ -69,6 +83,7 @@ class EventKind(StrEnum):
     PAUSED = "PAUSED"
     RESUMED = "RESUMED"
     HANDED_BACK = "HANDED_BACK"
+    SNOOZED = "SNOOZED"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
@@ -91,11 +106,13 @@ class Cause(StrEnum):
 
 
 DEFAULT_PAUSE_REASON = "Job was interrupted by user"
+ADMITTED_REASON = "admitted"  # of the event with which a job leaves the queue: DISPATCHING, or RUNNING of a claim
 # The reasons of the scheduler itself for FAILED, SKIPPED and CANCELLED; handlers and operators give all others.
 LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON = "lease expired", "Scheduler crash recovery"  # of recovered jobs
 TIMEOUT_REASON, TOKEN_LIMIT_REASON = "timeout", "token limit exceeded"
+SNOOZE_LIMIT_REASON = "snoozed too often"
 REJECTED_RESULT_REASON = "the database rejected its result"
-DEADLINE_PASSED_REASON = "its deadline passed before it could start"
+DEADLINE_PASSED_REASON = "deadline passed"
 PREDECESSOR_REASONS = {Status.FAILED: "predecessor failed", Status.CANCELLED: "predecessor cancelled"}
 
 
@@ -126,7 +143,7 @@ _OPERATOR, _EXECUTOR, _SCHEDULER = Initiator
 # fmt: off
 _TABLE: list[tuple[str, list[Status] | list[None], Status, EventKind, Initiator, str]] = [
     ("enqueue", [None], S.QUEUED, E.SUBMITTED, _OPERATOR, "params are valid for the handler"),
-    ("enqueue", [None], S.PENDING, E.SUBMITTED, _OPERATOR, "`hold`, or a predecessor in its group is not done"),
+    ("enqueue", [None], S.PENDING, E.SUBMITTED, _OPERATOR, "`hold`, or it waits for other members of its group"),
     ("release", [S.PENDING], S.QUEUED, E.RELEASED, _OPERATOR, "no predecessor is pending"),
     ("claim", [S.QUEUED], S.RUNNING, E.RUNNING, _EXECUTOR, "fresh lease token; opens or continues the run"),
     ("offer", [S.QUEUED], S.DISPATCHING, E.DISPATCHING, _SCHEDULER, "counts against limits and capacity"),
@@ -146,6 +163,7 @@ _TABLE: list[tuple[str, list[Status] | list[None], Status, EventKind, Initiator,
     ("stop", [S.RUNNING], S.CANCELLED, E.CANCELLED, _EXECUTOR, "lease token matches, cancel requested"),
     ("stop", [S.RUNNING], S.PAUSED, E.PAUSED, _EXECUTOR, "lease token matches, pause requested; run stays open"),
     ("hand_back", [S.RUNNING], S.QUEUED, E.HANDED_BACK, _EXECUTOR, "lease token matches; run stays open, same attempt"),
+    ("snooze", [S.RUNNING], S.QUEUED, E.SNOOZED, _EXECUTOR, "lease token matches; run stays open, same attempt"),
     ("resume", [S.PAUSED], S.QUEUED, E.RESUMED, _OPERATOR, "same job, same run"),
     ("resume", [S.FAILED], S.FAILED, E.RETRY_CREATED, _OPERATOR, "a new job at the head of its target"),
     *(
@@ -195,8 +213,9 @@ class JobFacts:
     is_resolved: bool = False
     is_retry: bool = False
     in_backoff: bool = False  # a retry that waits until its backoff is over
-    waits_in_group: bool = False  # another member of its sequential group goes first
+    waits_in_group: bool = False  # other members of its group go first
     superseded_by: LatestAttempt | None = None  # None: the job is the latest attempt of its chain
+    key_holder_id: UUID | None = None  # another live job has the unique key that a retry would carry
 
 
 class RefusalReason(StrEnum):
@@ -209,6 +228,7 @@ class RefusalReason(StrEnum):
     CANCEL_REQUESTED = "CANCEL_REQUESTED"  # a pause would undo the cancel
     RESOLVED = "RESOLVED"
     FROZEN = "FROZEN"  # INV-001
+    UNIQUE_KEY = "UNIQUE_KEY"  # another live job has the unique key
 
 
 @dataclass(frozen=True)
@@ -216,7 +236,8 @@ class Refusal:
     """Why an action cannot be applied to a job, and which actions can.
 
     `status` is the status of the job or, if `tail_id` is set, of the latest attempt of its chain. `allowed` lists the
-    actions that the job itself accepts now. `field` is the field that cannot be changed.
+    actions that the job itself accepts now. `field` is the field that cannot be changed, `key_holder_id` the job that
+    has the unique key.
     """
 
     reason: RefusalReason
@@ -225,6 +246,7 @@ class Refusal:
     allowed: tuple[str, ...] = ()
     field: str = ""
     tail_id: UUID | None = None
+    key_holder_id: UUID | None = None
 
     @property
     def code(self) -> str:
@@ -289,6 +311,7 @@ _CODES = {
     RefusalReason.SUPERSEDED: "superseded",
     RefusalReason.LIVE_TAIL: "live_tail",
     RefusalReason.FROZEN: "invalid_operation",
+    RefusalReason.UNIQUE_KEY: "unique_key_taken",
 }
 _PARTICIPLES = {
     "claim": "claimed",
@@ -301,6 +324,7 @@ _PARTICIPLES = {
     "expire": "expired",
     "stop": "stopped",
     "hand_back": "handed back",
+    "snooze": "snoozed",
     "release": "released",
     "cancel": "cancelled",
     "pause": "paused",
@@ -325,12 +349,16 @@ def _find_reason(action: str, facts: JobFacts) -> RefusalReason | None:
         return RefusalReason.CANCEL_REQUESTED
     if action == "resolve" and facts.is_resolved:
         return RefusalReason.RESOLVED
+    if action == "resume" and facts.status == Status.FAILED and facts.key_holder_id is not None:
+        return RefusalReason.UNIQUE_KEY
     return None
 
 
 def _find_retry_reason(facts: JobFacts) -> RefusalReason | None:
     """Check the latest attempt of the chain: it must have finished, or wait in its backoff."""
     latest = facts.superseded_by or LatestAttempt(facts.job_id, facts.status, facts.in_backoff)
+    if latest.status in TERMINAL and facts.key_holder_id is not None:
+        return RefusalReason.UNIQUE_KEY
     if latest.status in TERMINAL or latest.in_backoff:
         return None
     is_chain = facts.is_retry or facts.superseded_by is not None
@@ -355,7 +383,8 @@ def _build_refusal(reason: RefusalReason, action: str, facts: JobFacts, field: s
     cannot = f"its {field} cannot be changed" if field else f"cannot be {_PARTICIPLES[action]}"
     hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
     message = f"Job {facts.job_id} {_describe_situation(reason, facts)} and {cannot}{hint}."
-    return Refusal(reason, message, status, allowed, field, tail_id)
+    holder_id = facts.key_holder_id if reason == RefusalReason.UNIQUE_KEY else None
+    return Refusal(reason, message, status, allowed, field, tail_id, holder_id)
 
 
 def _describe_situation(reason: RefusalReason, facts: JobFacts) -> str:
@@ -363,6 +392,8 @@ def _describe_situation(reason: RefusalReason, facts: JobFacts) -> str:
         return "waits for another member of its group"
     if reason == RefusalReason.CANCEL_REQUESTED:
         return "has a cancel request"
+    if reason == RefusalReason.UNIQUE_KEY:
+        return f"has a unique key that job {facts.key_holder_id} has now"
     if reason == RefusalReason.RESOLVED:
         return "is already resolved"
     if facts.superseded_by is not None:

@@ -19,7 +19,7 @@ from django.apps import apps
 from django.db.models import F
 
 from jobs import clock
-from jobs.models import Job
+from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Failed
 from jobs.registry import Handler
 from jobs.services import execution
@@ -234,7 +234,9 @@ class TimeMachine:
         return clock.now() + self.passed
 
     def advance(self, by: timedelta | None = None, **units: float) -> None:
-        """Let time pass: `advance(hours=2)`. Jobs due by then become ready, schedules due by then are fired."""
+        """Let time pass: `advance(hours=2)`. Jobs due by then become ready, schedules due by then are fired,
+        and rates let more jobs start.
+        """
         step = timedelta(**units) if by is None else by
         if step < timedelta():
             raise ValueError(f"time cannot go back: {step}")
@@ -243,6 +245,7 @@ class TimeMachine:
         rows = Job.objects.filter(status__in=sorted(LIVE))
         for name in TIMES:
             rows.filter(**{f"{name}__isnull": False}).update(**{name: F(name) - step})
+        ConcurrencyLimit.objects.filter(bucket_at__isnull=False).update(bucket_at=F("bucket_at") - step)
         for config in apps.get_app_configs():
             pass_time: Any = getattr(config, "pass_time", None)  # of our apps that have times of their own
             if pass_time is not None:

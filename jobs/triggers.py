@@ -30,12 +30,16 @@ MAY_PRUNE = "jobscheduler_may_prune()"  # a function that every connection defin
 
 
 class DatabaseTrigger(NamedTuple):
-    """`sql` is its CREATE TRIGGER statement. `function` is the function that it executes, on PostgreSQL only."""
+    """`sql` is its CREATE TRIGGER statement. `function` is the function that it executes, on PostgreSQL only.
+
+    `written_table` is another table that it writes.
+    """
 
     name: str
     table: str
     sql: str
     function: str = ""
+    written_table: str = ""
 
     @property
     def drop_sql(self) -> str:
@@ -88,10 +92,14 @@ class TriggerSet:
     def install(self, connection: Any) -> None:
         """Create or replace the missing triggers. Correct ones are not touched: that would lock their tables.
 
-        Triggers on a table that a later migration creates are left to that migration.
+        Triggers on a table that a later migration creates, or that write one, are left to that migration.
         """
-        tables = connection.introspection.table_names()
-        missing = [trigger for trigger in self.find_missing(connection) if trigger.table in tables]
+        tables = {"", *connection.introspection.table_names()}
+        missing = [
+            trigger
+            for trigger in self.find_missing(connection)
+            if trigger.table in tables and trigger.written_table in tables
+        ]
         with connection.cursor() as cursor:
             for function in self._functions_of(missing):
                 cursor.execute(function.sql)
@@ -143,6 +151,12 @@ def install_triggers(label: str, connection: Any) -> None:
 def remove_triggers(label: str, connection: Any) -> None:
     """Remove the triggers of an app and their functions."""
     _trigger_sets[label].remove(connection)
+
+
+def remove_all_triggers(connection: Any) -> None:
+    """Remove the triggers of all apps."""
+    for trigger_set in _trigger_sets.values():
+        trigger_set.remove(connection)
 
 
 def find_missing_triggers(connection: Any) -> list[str]:

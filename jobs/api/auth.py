@@ -29,7 +29,7 @@ from jobs.models.job import JobQuerySet
 from jobs.services import failed_attempts, permissions, tokens
 from jobs.services import jobs as job_services
 from jobs.services.failed_attempts import UNKNOWN_TOKENS
-from jobs.services.permissions import RUN_TEMPLATE, VIEW_PAYLOAD, Requirement
+from jobs.services.permissions import CHANGE_JOB, RUN_TEMPLATE, VIEW_PAYLOAD, Requirement
 from jobs.validation import fields
 
 
@@ -53,6 +53,11 @@ class Principal:
     def can_view_payload(self) -> bool:
         """Whether responses show params, artifacts and logs: it takes the scope `read`, and the user's permission."""
         return self.has_scope("read") and self.has_permission(VIEW_PAYLOAD)
+
+    @property
+    def can_view_lease_ids(self) -> bool:
+        """Whether events of starts show the lease: for workers and operators, of users those who may edit jobs."""
+        return (self.has_scope("work") or self.has_scope("operate")) and self.has_permission(CHANGE_JOB)
 
     def require_token(self) -> ApiToken:
         """Return the token of an operation that no session may use."""
@@ -180,6 +185,21 @@ class Console(APIKeyCookie):
         raise NotImplementedError  # __call__ does not use it
 
 
+class LegacyToken:
+    """The token that LEGACY_TOKEN names, for requests to the deprecated paths that have no credentials."""
+
+    def __init__(self, requirement: Requirement) -> None:
+        self.requirement = requirement
+
+    def __call__(self, request: HttpRequest) -> Principal | None:
+        if conf.LEGACY_TOKEN is None:
+            return None
+        token = tokens.find_by_prefix(conf.LEGACY_TOKEN)
+        if token is None:
+            raise Unauthorized(_("The token that LEGACY_TOKEN names is unknown, has expired or was revoked."))
+        return _authorize(token, self.requirement)
+
+
 def _has_scope(token: ApiToken, scope: str) -> bool:
     return scope in token.scopes or "admin" in token.scopes
 
@@ -190,6 +210,11 @@ def _authenticate_token(request: HttpRequest, text: str, requirement: Requiremen
     if token is None:
         _count_unknown_token(request)
         raise Unauthorized(_("This token is unknown, has expired or was revoked."))
+    return _authorize(token, requirement)
+
+
+def _authorize(token: ApiToken, requirement: Requirement) -> Principal:
+    """Return the principal of a usable token. Raise Unauthorized, TooManyRequests or Forbidden."""
     wait_sec = tokens.count_request(token)
     if wait_sec is not None:
         raise TooManyRequests(wait_sec)

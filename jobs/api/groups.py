@@ -12,6 +12,7 @@ from jobs import serializers
 from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest, Principal
 from jobs.api.job_schemas import EXAMPLE, JobIn, JobOut, ReasonBody, VerbIn
+from jobs.api.large_requests import large_request
 from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import Order, Paged, paginate
 from jobs.api.request_params import BulkJsonBody, RequestBody, StrictQuery, body_config, one_of, validated_by
@@ -44,6 +45,7 @@ class ListedGroupOut(Out):
     name: str
     mode: Annotated[str, WithJsonSchema(enum_schema(GroupMode.values))]
     on_failure: Annotated[str, WithJsonSchema(enum_schema(FailureMode.values))]
+    then_index: int | None = Field(description="The `group_index` of the final job, if the group has one.")
     status: Annotated[str, WithJsonSchema(enum_schema(GroupStatus.values))]
     cancel_requested: bool
     round: int = Field(description="How often it was opened; a retry reopens a finished group.")
@@ -60,8 +62,10 @@ class GroupOut(ListedGroupOut):
 
 class GroupIn(RequestBody):
     """`sequential`: the next member starts when the one before, or a retry of it, has succeeded; if it fails,
-    `on_failure` decides about the rest (DEC-012). `parallel`: all start at once. Members have the fields of
-    `POST /jobs`, without `tenant`."""
+    `on_failure` (default `stop`) decides about the rest (DEC-012). `parallel`: all start at once and go on whatever
+    happens to the others. `then` is a final job, which starts after all members have ended; if one of them failed or
+    was cancelled, `on_failure` decides about it. In a parallel group without `then`, `on_failure` can only be
+    `continue`. Members and the final job have the fields of `POST /jobs`, without `tenant`."""
 
     model_config = body_config(name="book", mode="sequential", jobs=[EXAMPLE])
 
@@ -69,6 +73,7 @@ class GroupIn(RequestBody):
     name: Annotated[Any, WithJsonSchema({"type": "string", "maxLength": 200})] | None = None
     mode: Annotated[Any, WithJsonSchema(enum_schema(GroupMode.values))] | None = None
     on_failure: Annotated[Any, WithJsonSchema(enum_schema(FailureMode.values))] | None = None
+    then: Annotated[JobIn | None, SkipValidation] = None
     tenant: f.Tenant | None = None
 
 
@@ -83,8 +88,9 @@ def groups_create(request: ApiRequest, body: Annotated[GroupIn, BulkJsonBody()])
     values = {name: value for name, value in body.given_fields().items() if value is not None}
     tenant = request.auth.resolve_tenant(values.pop("tenant", None))
     members = values.pop("jobs", None)
-    request.auth.require_template_permission(members if isinstance(members, list) else ())
-    group = groups.create(members, tenant=tenant, actor=request.auth.actor, limit=conf.API_BULK_LIMIT, **values)
+    request.auth.require_template_permission([*(members if isinstance(members, list) else ()), values.get("then")])
+    with large_request(request.auth):
+        group = groups.create(members, tenant=tenant, actor=request.auth.actor, limit=conf.API_BULK_LIMIT, **values)
     return json_response(_serialize_group(group, request.auth), 201)
 
 
@@ -105,6 +111,7 @@ def groups_list(request: ApiRequest, query: Annotated[GroupFilters, StrictQuery(
     "/job-groups/{group_id}", **lookup("groups_get", GroupOut, "Get a group", permissions=["view_jobgroup", "view_job"])
 )
 def groups_get(request: ApiRequest, group_id: Id) -> HttpResponse:
+    """With its progress and the latest attempt of each member."""
     return etag_response(request, _serialize_group(groups.get(group_id, tenant=request.auth.tenant), request.auth))
 
 
@@ -128,7 +135,8 @@ def groups_retry(request: ApiRequest, group_id: Id, body: ReasonBody) -> HttpRes
 
 def _apply_action(service: Any, request: ApiRequest, group_id: str, body: VerbIn) -> HttpResponse:
     principal = request.auth
-    group = service(group_id, reason=body.reason or "", actor=principal.actor, tenant=principal.tenant)
+    with large_request(principal):
+        group = service(group_id, reason=body.reason or "", actor=principal.actor, tenant=principal.tenant)
     return json_response(_serialize_group(group, principal))
 
 

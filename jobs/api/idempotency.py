@@ -46,14 +46,20 @@ def submit_job(
     serialize: Callable[[Job], dict[str, Any]] | None = None,
     service: Callable[..., tuple[Job, bool]] = job_services.submit,
 ) -> HttpResponse:
-    """Return 201 with the current job, whether this submission or an earlier one with its key created it.
+    """Return 201 with the current job, whether this submission or an earlier one with its idempotency key created it.
+
+    200 if another job has its unique key: with that job.
 
     The tenant is the given one, or the principal's own. `serialize` returns another document than that of `GET /jobs`.
     """
     tenant = request.auth.resolve_tenant(values.get("tenant"))
     request.auth.require_template_permission([values])
-    job, created = service(_merge_key(request, {**values, "tenant": tenant}), actor=request.auth.actor)
-    response = json_response(read_job(job.pk, request.auth) if serialize is None else serialize(job), 201)
-    if not created:
+    values = _merge_key(request, {**values, "tenant": tenant})
+    job, created = service(values, actor=request.auth.actor)
+    key = values.get("idempotency_key")
+    is_replay = not created and key is not None and job.idempotency_key == key
+    document = read_job(job.pk, request.auth) if serialize is None else serialize(job)
+    response = json_response(document, 201 if created or is_replay else 200)
+    if is_replay:
         response["Idempotent-Replayed"] = "true"
     return response

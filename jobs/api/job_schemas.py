@@ -11,13 +11,14 @@ from pydantic import ConfigDict, Field, SkipValidation, WithJsonSchema
 
 from jobs.actors import ActorKind
 from jobs.api import field_schemas as f
-from jobs.api.request_params import OptionalJsonBody, RequestBody, body_config
+from jobs.api.request_params import OptionalJsonBody, QueryParams, RequestBody, body_config, one_of, validated_by
 from jobs.api.schemas import Id, JsonObject, Out, Page, Time, Truncated, enum_schema
-from jobs.states import RUN_STATUSES, EventKind, Status, StopMode
+from jobs.states import RUN_STATUSES, EventKind, Status, StopMode, UniqueUntil
 
 REASON_CODES = (
     *("not_before", "backoff", "held", "predecessor", "paused", "target_busy", "target_blocked", "target_paused"),
-    *("limit", "scope_paused", "admission_denied", "reservation", "dispatching", "no_worker"),
+    *("snoozed", "limit", "scope_paused", "admission_denied", "reservation", "dispatching", "no_worker", "no_slot"),
+    "queue",
 )
 
 SHOWN_STATUSES = [str(status) for status in Status if status != Status.DISPATCHING]
@@ -82,7 +83,10 @@ class JobOut(Out):
     resource: str
     tags: list[str]
     priority: int = Field(description="0 to 100. Dispatch order is priority, then position (INV-004).")
-    position: int = Field(description="The position within its priority, lowest first (DEC-005).")
+    position: Annotated[str, WithJsonSchema({"type": "string", "pattern": "^-?[0-9]+$"})] = Field(
+        description="The position within its priority, lowest first (DEC-005). A 64-bit number, as text because "
+        "JavaScript rounds numbers beyond 2^53."
+    )
     cost_units: int
     constraints: JsonObject
     not_before: Time | None
@@ -94,7 +98,10 @@ class JobOut(Out):
     token_limit: int | None
     tokens_used: int
     max_retries: int = Field(description="Number of automatic retries after failures (DEC-007).")
+    retry_policy: JsonObject = Field(description="Delays of its retries; the settings apply to those that are absent.")
     idempotency_key: str | None
+    unique_key: str | None
+    unique_until: Annotated[str | None, WithJsonSchema({"enum": [*UniqueUntil, None]})]
     created_at: Time
     dispatched_at: Time | None
     resolved_at: Time | None
@@ -103,12 +110,16 @@ class JobOut(Out):
     progress: float | None = Field(ge=0, le=1)
     progress_message: str = Field(description="Empty without the permission to view payloads.")
     attempt: int
+    snooze_count: int = Field(description="How often its handler put it back for a while.")
     retry_of: Id | None
     retried_by: Id | None
     permanently_failed: bool
     group_id: Id | None
     group_index: int | None
-    schedule_id: Id | None
+    schedule_id: Id | None = Field(
+        description="Null once the schedule is deleted; the SUBMITTED event keeps its id and name."
+    )
+    fire_time: Time | None = Field(description="The due time of the schedule that submitted it.")
     blocks_target: bool
     lease: LeaseOut | None
     run: JobRunOut | None
@@ -181,13 +192,17 @@ class LogPage(Page[LogOut]):
     pass
 
 
+class Follow(QueryParams):
+    follow: Annotated[str | None, *validated_by(one_of("latest"), enum_schema(["latest"]))] = None
+
+
 class SubmissionIn(RequestBody):
     """The fields of all submissions."""
 
     target: f.Target | None = None
     addon_id: f.Name | None = None
     priority: f.Priority | None = None
-    deadline_at: f.Moment | None = None
+    deadline_at: f.TimeOrDelay | None = None
     time_sensitive: f.Flag | None = None
     expected_duration_sec: f.Duration | None = None
     max_runtime_sec: f.Duration | None = None
@@ -196,8 +211,20 @@ class SubmissionIn(RequestBody):
     resource: f.Name | None = None
     token_limit: f.Tokens | None = None
     max_retries: f.Retries | None = None
+    retry_policy: f.RetryPolicy | None = None
     tags: f.Tags | None = None
     idempotency_key: f.Key | None = None
+    unique_key: f.UniqueKey | None = Field(
+        default=None,
+        description="While a job with this key waits (or lives, see `unique_until`), no second one is made: the "
+        "response is 200 with that job. Not for members of a group.",
+    )
+    unique_until: f.UniqueUntil | None = Field(default=None, description="Default `start`.")
+    on_conflict: f.OnConflict | None = Field(
+        default=None,
+        description="`replace`: the job that has the key gets these params and this `not_before`, unless it was "
+        "dispatched. Default `return`.",
+    )
 
 
 class RunIn(SubmissionIn):
@@ -207,20 +234,14 @@ class RunIn(SubmissionIn):
 
     params: f.Params | None = None
     position: f.Position | None = None
-    not_before: f.Moment | None = None
+    not_before: f.TimeOrDelay | None = None
     hold: f.Flag | None = None
 
 
 class JobIn(RunIn):
     """Exactly one of `job_type` and `template` (a template's name). Null means the same as leaving a field out."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "anyOf": [{"required": ["job_type"]}, {"required": ["template"]}],
-            "examples": [EXAMPLE],
-        },
-    )
+    model_config = body_config(**EXAMPLE)
 
     job_type: f.Name | None = None
     template: f.Name | None = None
@@ -236,13 +257,13 @@ class JobsIn(RequestBody):
 
 
 class JobEdits(RequestBody):
-    """Null clears. Once the job was dispatched only `tags` can be changed (INV-001)."""
+    """Null clears. Once the job was dispatched, `params` and `target` cannot be changed (INV-001)."""
 
     model_config = body_config(priority="URGENT", not_before=None)
 
     priority: f.Priority | None = None
-    not_before: f.Moment | None = None
-    deadline_at: f.Moment | None = None
+    not_before: f.TimeOrDelay | None = None
+    deadline_at: f.TimeOrDelay | None = None
     time_sensitive: f.Flag | None = None
     expected_duration_sec: f.Duration | None = None
     max_runtime_sec: f.Duration | None = None

@@ -16,6 +16,7 @@ from jobs.api import job_schemas as schemas
 from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_lists import JobFilters, RunFilters, build_run_scans, read_job_page, read_newest
+from jobs.api.large_requests import large_request
 from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import Order, Paged, paginate, paginate_ids
 from jobs.api.problems import Forbidden
@@ -53,7 +54,8 @@ def jobs_list(request: ApiRequest, query: Annotated[JobFilters, StrictQuery()]) 
 @router.post("/jobs", **submission("jobs_create", schemas.JobOut, "Submit a job", **WITH_IDEMPOTENCY_KEY))
 def jobs_create(request: ApiRequest, body: Annotated[schemas.JobIn, JsonBody()]) -> HttpResponse:
     """The params are checked against the handler's signature and stored as they are: later edits of a template or a
-    schedule do not change them (INV-005).
+    schedule do not change them (INV-005). The response means that the job is stored: it and its place in the queue
+    survive a restart of any process (DEC-008).
 
     With an idempotency key, a repeated submission returns the job that the first one created, in its current state; the
     same key with another body is rejected.
@@ -76,13 +78,17 @@ def jobs_create_many(request: ApiRequest, body: Annotated[schemas.JobsIn, BulkJs
                 items[index] = {**item, "tenant": request.auth.resolve_tenant(item.get("tenant"))}
         except InvalidInput as error:
             raise error.with_prefix("jobs", index) from None
-    ids = job_services.enqueue_many(items, actor=request.auth.actor)
+    with large_request(request.auth):
+        ids = job_services.enqueue_many(items, actor=request.auth.actor)
     return json_response({"count": len(ids), "ids": [str(job_id) for job_id in ids]}, 201)
 
 
 @router.get("/jobs/{job_id}", **lookup("jobs_get", schemas.JobOut, "Get a job"))
-def jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
-    return etag_response(request, read_job(fields.parse_id(job_id), request.auth))
+def jobs_get(request: ApiRequest, job_id: Id, query: Annotated[schemas.Follow, StrictQuery()]) -> HttpResponse:
+    """With its run, its lease while it is running, and the number of its deliveries. With `follow=latest`, the latest
+    attempt of its retry chain (DEC-007)."""
+    pk = fields.parse_id(job_id)
+    return etag_response(request, read_job(job_services.find_latest_attempt(pk) if query.follow else pk, request.auth))
 
 
 @router.patch("/jobs/{job_id}", **action("jobs_update", schemas.JobOut, "change_job", "Edit a waiting job", body=True))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, time
 from functools import wraps
 from typing import Annotated, Any
+from uuid import UUID
 
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -14,16 +15,17 @@ from django.utils.http import http_date
 from ninja import Router
 from pydantic import WithJsonSchema
 
-from jobs.api.auth import ApiRequest
+from jobs.api.auth import ApiRequest, LegacyToken
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_lists import JobFilters, read_job_page
-from jobs.api.job_schemas import JobIn, JobOut, ReasonBody
+from jobs.api.job_schemas import JobIn, JobOut, ReasonBody, VerbIn
 from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import Paged
 from jobs.api.request_params import JsonBody, StrictQuery, each_validated_by, one_of
 from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id, Page, enum_schema
 from jobs.api.serializers import read_job
+from jobs.api.targets import Key, TenantQuery, require_job_of_target
 from jobs.conf import conf
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -57,13 +59,22 @@ class LegacyJobPage(Page[LegacyJobOut]):
     pass
 
 
+JOB_OR_RETRY = {200: LegacyJobOut, 201: LegacyJobOut}
+
+
 class LegacyFilters(Paged):
     status: Annotated[
         list[str] | None, *each_validated_by(one_of(*LEGACY_STATUS_NAMES), enum_schema(LEGACY_STATUS_NAMES))
     ] = None
 
 
-@router.get("/jobs", **operation("legacy_jobs_list", LegacyJobPage, "List jobs", deprecated=True))
+def legacy(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a deprecated route: clients without credentials act as LEGACY_TOKEN."""
+    authenticators = [*options["auth"], LegacyToken(options["auth"][0].requirement)]
+    return {**options, "auth": authenticators, "deprecated": True}
+
+
+@router.get("/jobs", **legacy(operation("legacy_jobs_list", LegacyJobPage, "List jobs")))
 def legacy_jobs_list(request: ApiRequest, query: Annotated[LegacyFilters, StrictQuery()]) -> HttpResponse:
     """Use `GET /api/jobs`."""
     statuses = [str(status) for status, name in LEGACY_STATUSES.items() if name in (query.status or ())]
@@ -73,28 +84,50 @@ def legacy_jobs_list(request: ApiRequest, query: Annotated[LegacyFilters, Strict
     return json_response({**document, "items": [use_legacy_status(item) for item in document["items"]]})
 
 
-@router.post(
-    "/jobs", **submission("legacy_jobs_create", LegacyJobOut, "Submit a job", deprecated=True, **WITH_IDEMPOTENCY_KEY)
-)
+@router.post("/jobs", **legacy(submission("legacy_jobs_create", LegacyJobOut, "Submit a job", **WITH_IDEMPOTENCY_KEY)))
 def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, JsonBody()]) -> HttpResponse:
     """Use `POST /api/jobs`."""
     return submit_job(request, body.given_fields(), lambda job: use_legacy_status(read_job(job.pk, request.auth)))
 
 
-@router.get("/jobs/{job_id}", **lookup("legacy_jobs_get", LegacyJobOut, "Get a job", deprecated=True))
+@router.get("/jobs/{job_id}", **legacy(lookup("legacy_jobs_get", LegacyJobOut, "Get a job")))
 def legacy_jobs_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     """Use `GET /api/jobs/{job_id}`."""
     return etag_response(request, use_legacy_status(read_job(fields.parse_id(job_id), request.auth)))
 
 
 @router.post(
-    "/jobs/{job_id}/cancel", **action("legacy_jobs_cancel", LegacyJobOut, "cancel_job", "Cancel a job", deprecated=True)
+    "/jobs/{job_id}/cancel", **legacy(action("legacy_jobs_cancel", LegacyJobOut, "cancel_job", "Cancel a job"))
 )
 def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
     """Use `POST /api/jobs/{job_id}/cancel`."""
     pk = request.auth.require_job_id(job_id)
     job_services.cancel(pk, reason=body.reason or "", actor=request.auth.actor)
     return json_response(use_legacy_status(read_job(pk, request.auth)))
+
+
+@router.post(
+    "/jobs/{job_id}/resume", **legacy(action("legacy_jobs_resume", JOB_OR_RETRY, "resume_job", "Resume a job"))
+)
+def legacy_jobs_resume(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
+    """Use `POST /api/jobs/{job_id}/resume`."""
+    return _resume(request, request.auth.require_job_id(job_id), body)
+
+
+@router.post(
+    "/targets/{key}/jobs/{job_id}/resume",
+    **legacy(action("legacy_targets_resume", JOB_OR_RETRY, "resume_job", "Resume a job of a target")),
+)
+def legacy_targets_resume(
+    request: ApiRequest, key: Key, job_id: Id, query: TenantQuery, body: ReasonBody
+) -> HttpResponse:
+    """Use `POST /api/targets/{key}/jobs/{job_id}/resume/`."""
+    return _resume(request, require_job_of_target(request.auth, key, job_id, query), body)
+
+
+def _resume(request: ApiRequest, job_id: UUID, body: VerbIn) -> HttpResponse:
+    job = job_services.resume(job_id, reason=body.reason or "", actor=request.auth.actor)
+    return json_response(use_legacy_status(read_job(job.pk, request.auth)), 200 if job.pk == job_id else 201)
 
 
 def use_legacy_status(document: dict[str, Any]) -> dict[str, Any]:
@@ -108,13 +141,16 @@ def add_deprecation_headers(view: View) -> View:
     @wraps(view)
     def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         response = view(request, *args, **kwargs)
-        suffix = f"/jobs/{kwargs['job_id']}" if "job_id" in kwargs else "/jobs"
+        collection = "targets" if "key" in kwargs else "jobs"
+        name = kwargs.get("key", kwargs.get("job_id"))
+        suffix = f"/{collection}" if name is None else f"/{collection}/{name}"
         prefix = escape_uri_path(request.path.rpartition(suffix)[0])  # where this request found the scheduler's URLs
         sunset = datetime.combine(conf.LEGACY_SUNSET, time.max, UTC)
         response["Deprecation"] = f"@{int(min(DEPRECATED_SINCE, sunset).timestamp())}"
         response["Sunset"] = http_date(sunset.timestamp())
         response["Link"] = (
-            f'<{prefix}/api/docs>; rel="deprecation"; type="text/html", <{prefix}/api/jobs>; rel="successor-version"'
+            f'<{prefix}/api/docs>; rel="deprecation"; type="text/html", '
+            f'<{prefix}/api/{collection}>; rel="successor-version"'
         )
         return response
 

@@ -36,6 +36,7 @@ STRUCTURE_ERRORS = {
     "extra_forbidden": (gettext_noop("is not a known field"), "extra_forbidden"),
     "missing": (gettext_noop("is missing"), "missing"),
 }
+SCHEMAS = "#/components/schemas/"
 DOCUMENT_PATH, DOCS_PATH = "openapi.json", "docs"
 RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}}
 CHALLENGE = {"WWW-Authenticate": {"schema": {"type": "string"}}}
@@ -183,6 +184,8 @@ def _complete_document(document: dict[str, Any]) -> dict[str, Any]:
     """Add to ninja's document the media type, the headers and the meaning of problem responses."""
     for methods in document["paths"].values():
         for operation in methods.values():
+            for parameter in operation["parameters"]:
+                _name_examples(parameter)
             responses = {str(status): response for status, response in operation["responses"].items()}
             operation["responses"] = {
                 status: {**responses[status], "description": SUCCESS_DESCRIPTIONS[status]}
@@ -196,7 +199,36 @@ def _complete_document(document: dict[str, Any]) -> dict[str, Any]:
         for status, (name, meaning) in PROBLEM_RESPONSES.items()
     }
     _remove_noise(document["components"]["schemas"])
+    _remove_unused(document)
     return document
+
+
+def _name_examples(parameter: dict[str, Any]) -> None:
+    """Turn the list of examples, which ninja copies from the schema, into the map that a parameter must have."""
+    if isinstance(values := parameter.get("examples"), list):
+        parameter["examples"] = {f"example {number}": {"value": value} for number, value in enumerate(values, 1)}
+
+
+def _remove_unused(document: dict[str, Any]) -> None:
+    """Remove the schemas that no operation refers to: ninja adds one for each class of query parameters."""
+    schemas = document["components"]["schemas"]
+    used: set[str] = set()
+    found = _find_references({**document, "components": {**document["components"], "schemas": {}}})
+    while found:
+        used |= found
+        found = _find_references([schemas[name] for name in found]) - used
+    document["components"]["schemas"] = {name: schema for name, schema in schemas.items() if name in used}
+
+
+def _find_references(part: Any) -> set[str]:
+    """Return the names of the schemas that a part of the document refers to."""
+    if isinstance(part, dict):
+        reference = part.get("$ref")
+        own = (
+            {reference.removeprefix(SCHEMAS)} if isinstance(reference, str) and reference.startswith(SCHEMAS) else set()
+        )
+        return own.union(*map(_find_references, part.values()))
+    return set().union(*map(_find_references, part)) if isinstance(part, list | tuple) else set()
 
 
 def _remove_noise(part: Any) -> None:

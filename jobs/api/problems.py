@@ -123,6 +123,8 @@ def error_response(request: HttpRequest, error: Any) -> HttpResponse:
                 extra["field"] = error.field
             if error.tail_id is not None:
                 extra["tail_id"] = str(error.tail_id)
+            if isinstance(error, errors.UniqueKeyTaken) and error.holder_id is not None:
+                extra["job_id"] = str(error.holder_id)
             return problem_response(HTTPStatus.CONFLICT, error.code, str(error), extra)
         case errors.NoSlot():
             retry_after = {"Retry-After": str(max(math.ceil(error.retry_after_sec), 1))}

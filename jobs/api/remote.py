@@ -50,10 +50,11 @@ router = Router(tags=["remote workers"])
 work_operation = partial(operation, scope="work")
 QUEUE, LEASE = "/system/scheduler/queue", "/system/scheduler/lease"
 INTENT_COLUMNS = (
-    *("addon_id", "job_type", "cost_units", "priority", "constraints", "expected_duration_sec", "time_sensitive"),
-    *("max_runtime_sec", "tags", "tenant", "target", "created_at", "deadline_at", "reserved_until"),
+    *("addon_id", "job_type", "cost_units", "constraints", "expected_duration_sec", "time_sensitive"),
+    *("max_runtime_sec", "tags", "tenant", "target", "deadline_at", "reserved_until"),
 )
 START_COLUMNS = ("lease_expires_at", "checkpoint", "attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used")
+PRIORITY_NAMES = {number: name for name, number in fields.PRIORITIES.items()}
 DEFAULT_OFFERS = 10
 ADDON_ID = {**f.NAME, "description": "Left out: jobs of every addon that the token may work for."}
 STATE_NAMES = list(dict.fromkeys(REMOTE_STATES.values()))
@@ -89,7 +90,7 @@ class IntentIn(SubmissionIn):
 
     job_type: f.Name | None = None
     payload: f.Params | None = None
-    earliest_start_at: f.Moment | None = None
+    earliest_start_at: f.TimeOrDelay | None = None
     tenant: f.Tenant | None = None
 
 
@@ -112,7 +113,7 @@ class BeatIn(RequestBody):
     progress: Fraction | None = None
     message: Text | None = None
     tokens_used: f.Tokens | None = Field(default=None, description="In total, not since the last heartbeat.")
-    checkpoint: Annotated[Any, WithJsonSchema({})] | None = Field(
+    checkpoint: Annotated[Any, WithJsonSchema({})] = Field(
         default=None, description="State from which a later start continues; it is returned unchanged."
     )
     logs: Annotated[Any, WithJsonSchema({"type": "array", "items": LOG_LINE, "maxItems": remote.LINE_LIMIT})] | None = (
@@ -121,14 +122,21 @@ class BeatIn(RequestBody):
 
 
 class CompleteIn(RequestBody):
-    """`CANCELED` and `PAUSED` confirm a stop request; `error` is the reason for `FAILED` or `SKIPPED`."""
+    """`CANCELED` and `PAUSED` confirm a stop request; `error` is the reason for `FAILED`, `SKIPPED` or `SNOOZED`."""
 
-    model_config = body_config("lease_id", "state", lease_id="…", state="DONE", artifacts={"result": 42})
+    model_config = body_config(
+        "lease_id", "state", lease_id="0192f0c1-2b3a-7c4d-8e5f-60718293a4b5", state="DONE", artifacts={"result": 42}
+    )
 
     lease_id: f.JobId | None = None
     state: Annotated[Any, WithJsonSchema(enum_schema(remote.FINAL_STATES))] | None = None
     exit_code: ExitCode | None = None
     error: Text | None = None
+    delay_sec: f.Delay | None = Field(
+        default=None,
+        description="For `SNOOZED`, when the job starts again: the same attempt. For `FAILED`, the delay of its retry, "
+        "if it has one.",
+    )
     artifacts: f.Params | None = None
 
 
@@ -161,13 +169,15 @@ class AdmissionIn(RequestBody):
 
 
 class IntentOut(Out):
-    """A job as addons see it. `lease_id` is valid only with the API token that started the job."""
+    """A job as addons see it: with its retries, it is one intent. `lease_id` is valid only with the API token that
+    started the job."""
 
     job_id: Id
+    current_job_id: Id = Field(description="The latest attempt: `job_id`, or the last of its retries.")
     addon_id: str
     job_type: str
     cost_units: int
-    priority: int
+    priority: int | str = Field(description="By its name, if it has one.")
     constraints: JsonObject
     expected_duration_sec: float | None
     payload: JsonObject | None = Field(description="Secrets masked, except for the worker that may run it.")
@@ -177,7 +187,7 @@ class IntentOut(Out):
     tags: list[str]
     created_at: Time
     state: State
-    attempts: int
+    attempts: int = Field(description="Runs that started, those of earlier attempts included.")
     next_earliest_start_at: Time | None
     lease_id: Id | None
     pid: int | None
@@ -248,7 +258,7 @@ class IntentFilters(Paged):
 
 
 class Poll(QueryParams):
-    addon_id: Annotated[str, *validated_by(fields.parse_identifier, ADDON_ID)] = ""
+    addon_id: Annotated[str | None, *validated_by(fields.parse_identifier, ADDON_ID)] = None
     limit: Annotated[int, *limit_param(DEFAULT_OFFERS)] = DEFAULT_OFFERS
 
 
@@ -265,24 +275,28 @@ def queue_submit(request: ApiRequest, body: Annotated[IntentIn, JsonBody()]) -> 
     return submit_job(
         request,
         body.given_fields(),
-        lambda job: {"job_id": str(job.pk), "state": REMOTE_STATES[Status(job.status)]},
+        _serialize_submitted,
         service=remote.submit,
     )
 
 
 @router.get(f"{QUEUE}/jobs", **operation("queue_list", IntentPage, "List job intents"))
 def queue_list(request: ApiRequest, query: Annotated[IntentFilters, StrictQuery()]) -> HttpResponse:
-    """Newest first. A page may be shorter than `limit`, even empty, while `next_cursor` is there."""
+    """Newest first, of each intent the latest attempt. A page may be shorter than `limit`, even empty, while
+    `next_cursor` is there."""
     principal = request.auth
     statuses = [str(status) for status, state in REMOTE_STATES.items() if state == query.state]
     filters = JobFilters.model_construct(addon_id=query.addon_id)
     read_ids = partial(read_newest, build_scans(principal, filters, statuses))
-    rows, serialize = principal.visible_jobs().defer("checkpoint"), partial(_serialize_intents, principal=principal)
+    rows = principal.visible_jobs().latest_attempts().defer("checkpoint")
+    serialize = partial(_serialize_intents, principal=principal)
     return json_response(paginate_ids(principal, "queue_list", query, read_ids, rows, PARAMS, serialize))
 
 
 @router.get(f"{QUEUE}/jobs/{{job_id}}", **lookup("queue_get", IntentOut, "Get a job intent"))
 def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
+    """By the id of any of its attempts. State, lease and reason are those of the latest attempt, `current_job_id`: an
+    intent that failed and waits for its retry is QUEUED."""
     return etag_response(request, _read_intent(fields.parse_id(job_id), request.auth))
 
 
@@ -291,12 +305,13 @@ def queue_get(request: ApiRequest, job_id: Id) -> HttpResponse:
     **action("queue_cancel", IntentOut, "cancel_job", "Cancel a job", scope="submit"),
 )
 def queue_cancel(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
-    """A waiting job is CANCELED at once; a running job gets a stop request and is CANCELED when its worker stops. A
-    token without the scope `operate` cancels only what it submitted."""
+    """By the id of any attempt: the latest one is cancelled. If it waits, it is CANCELED at once; if it runs, it gets a
+    stop request and is CANCELED when its worker stops. A token without the scope `operate` cancels only what it
+    submitted."""
     pk, principal = request.auth.require_job_id(job_id), request.auth
     principal.require_own_job(pk)
-    job_services.cancel(pk, reason=body.reason or "", actor=principal.actor)
-    return json_response(_read_intent(pk, request.auth))
+    remote.cancel(pk, reason=body.reason or "", actor=principal.actor)
+    return json_response(_read_intent(pk, principal))
 
 
 @router.get(
@@ -341,11 +356,13 @@ def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, JsonBo
     **work_operation("queue_complete", IntentOut, "Report the result of a job", body=True, problems=[404, 409]),
 )
 def queue_complete(request: ApiRequest, job_id: Id, body: Annotated[CompleteIn, JsonBody()]) -> HttpResponse:
-    """Repeated, it returns the same. An expired lease is a 409, another token's lease a 404; neither changes anything.
-    CANCELED and PAUSED need a stop request; a job that exceeds its token limit is FAILED whatever is reported."""
+    """Returns this attempt, also if it failed and has a retry. Repeated, it returns the same. An expired lease is a
+    409, another token's lease a 404; neither changes anything. CANCELED and PAUSED need a stop request; a job that
+    exceeds its token limit is FAILED whatever is reported."""
     pk = request.auth.require_job_id(job_id)
     remote.complete(pk, request.auth.require_token().pk, body.given_fields())
-    return json_response(_read_intent(pk, request.auth, for_worker=True))
+    document = _serialize_intents([job_services.get(pk)], request.auth, for_worker=True)[0]
+    return json_response({**document, "current_job_id": str(job_services.find_latest_attempt(pk))})
 
 
 @router.post(
@@ -390,28 +407,39 @@ def lease_release(request: ApiRequest, lease_id: Id, body: Annotated[ReleaseIn, 
     return json_response({"released": True})
 
 
-def _read_intent(job_id: UUID, principal: Principal, *, for_worker: bool = False) -> dict[str, Any]:
-    """Return a job in its current state as an intent; `for_worker` shows its secrets."""
-    row = principal.visible_jobs().filter(pk=job_id).first()
+def _serialize_submitted(job: Job) -> dict[str, Any]:
+    """Return a new intent, or the one that an earlier submission with the same key created, in its current state."""
+    latest = job_services.get(job_services.find_latest_attempt(job.pk)) if job.is_terminal else job
+    return {"job_id": str(job.pk), "state": REMOTE_STATES[Status(latest.status)]}
+
+
+def _read_intent(job_id: UUID, principal: Principal) -> dict[str, Any]:
+    """Return the intent that a job belongs to, in the state of its latest attempt."""
+    row = principal.visible_jobs().filter(pk=job_services.find_latest_attempt(job_id)).first()
     if row is None:
         raise NotFound(f"There is no job {job_id}.")
-    return _serialize_intents([row], principal, for_worker=for_worker)[0]
+    return {**_serialize_intents([row], principal)[0], "job_id": str(job_id)}
 
 
 def _serialize_intents(rows: list[Job], principal: Principal, *, for_worker: bool = False) -> list[dict[str, Any]]:
-    """Return jobs as intents, their secrets masked except for the worker that is to run them."""
-    job_starts = remote.find_starts(rows)
-    return [_serialize_intent(row, job_starts.get(row.pk), principal, for_worker) for row in rows]
+    """Return latest attempts as intents, their secrets masked except for the worker that is to run them."""
+    job_starts, chains = remote.find_starts(rows), job_services.read_chain_histories([row.pk for row in rows])
+    documents = []
+    for row in rows:
+        created_at, runs = chains.get(row.pk, (row.created_at, 0))  # it may have been deleted meanwhile
+        chain = {"attempts": runs, "created_at": format_time(created_at), "current_job_id": str(row.pk)}
+        documents.append({**_serialize_attempt(row, job_starts.get(row.pk), principal, for_worker), **chain})
+    return documents
 
 
-def _serialize_intent(row: Job, start: RemoteStart | None, principal: Principal, for_worker: bool) -> dict[str, Any]:
+def _serialize_attempt(row: Job, start: RemoteStart | None, principal: Principal, for_worker: bool) -> dict[str, Any]:
     may_view = principal.can_view_payload or for_worker
     payload = row.params if for_worker else redact(row.params) if may_view else None
     return {
         "job_id": str(row.pk),
         **serialize_columns(row, INTENT_COLUMNS),
         "state": REMOTE_STATES[Status(row.status)],
-        "attempts": row.attempt,
+        "priority": PRIORITY_NAMES.get(row.priority, row.priority),
         "next_earliest_start_at": format_time(row.recheck_at or row.not_before),
         "lease_id": None if start is None else str(start.lease_id),
         "pid": None if start is None else start.pid,

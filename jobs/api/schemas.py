@@ -13,7 +13,9 @@ TIME_SCHEMA = {"type": "string", "format": "date-time", "examples": ["2030-01-31
 
 Id = Annotated[str, WithJsonSchema(ID_SCHEMA)]
 Time = Annotated[str, WithJsonSchema(TIME_SCHEMA)]
-JsonObject = Annotated[Any, WithJsonSchema({"type": "object"})]
+# Without `additionalProperties` generated clients allow no key at all.
+FREE_OBJECT = {"type": "object", "additionalProperties": True}
+JsonObject = Annotated[Any, WithJsonSchema(FREE_OBJECT)]
 
 
 def enum_schema(values: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from jobs.api.auth import Principal
 from jobs.errors import NotFound
 from jobs.models import Job, JobEvent, JobRun
 from jobs.models.job import JobQuerySet
-from jobs.payload_visibility import hide_in_event, hide_in_job, hide_in_run
+from jobs.payload_visibility import hide_in_event, hide_in_job, hide_in_run, hide_lease_id
 from jobs.states import Status
 
 NO_WEBHOOKS = {"pending": 0, "delivered": 0, "failed": 0}
@@ -62,6 +62,8 @@ def serialize_event(row: JobEvent, principal: Principal) -> dict[str, Any]:
     """Return the document of an event."""
     if not principal.can_view_payload:
         hide_in_event(row)
+    if not principal.can_view_lease_ids:
+        hide_lease_id(row)
     return serializers.serialize_event(row)
 
 

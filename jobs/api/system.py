@@ -1,4 +1,4 @@
-"""Endpoints of job types, workers, stats, and limits (how many jobs may run at once)."""
+"""Endpoints of job types, workers, stats, and limits (how many jobs may run at once, and start in a time)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from jobs.api.request_params import JsonBody, QueryParams, RequestBody, StrictQu
 from jobs.api.responses import json_response
 from jobs.api.schemas import Id, JsonObject, Out, Page, Time, enum_schema
 from jobs.models import LimitScope, Worker, WorkerState
+from jobs.rates import MAX_BURST
 from jobs.registry import registry
 from jobs.services import limits
 from jobs.states import Status
@@ -51,6 +52,9 @@ def job_types_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) 
 
 
 class WorkerOut(Out):
+    """A process that runs jobs. Asked to stop, it claims no more and completes its jobs; those that have not ended
+    after SHUTDOWN_GRACE_SEC stop and return to the queue (CON-003)."""
+
     id: Id
     name: str
     host: str
@@ -72,7 +76,8 @@ class WorkerOut(Out):
     **operation("workers_list", Page[WorkerOut], "List workers", permissions=["view_worker"], tags=["workers"]),
 )
 def workers_list(request: ApiRequest, query: Annotated[Paged, StrictQuery()]) -> HttpResponse:
-    """Live workers, and those whose heartbeat stopped within the hour. Needs a token of all tenants."""
+    """Live workers, and those whose heartbeat stopped within the hour. Needs a token of all tenants. One machine is
+    enough, and with SQLite all workers are on it (CON-001); with PostgreSQL they may be on any number."""
     request.auth.require_all_tenants()
     rows, serialize = queries.online_workers(), serializers.serialize_worker
     return json_response(paginate(request.auth, "workers_list", query, rows, NEWEST_FIRST, serialize))
@@ -135,7 +140,13 @@ def stats_get(request: ApiRequest, query: Annotated[StatsFilters, StrictQuery()]
     return json_response(document)
 
 
+RateIn = Annotated[Any, WithJsonSchema({"type": "string", "examples": ["60/min"]})]
+
+
 class LimitOut(Out):
+    """How many jobs may run at once. Unless it is set otherwise, one of all (DEC-011); a resource that serves one job
+    at a time has a limit of its own (CON-002)."""
+
     scope: Annotated[str, WithJsonSchema(enum_schema(SCOPES))]
     key: str = Field(description="The name within the scope; empty for the global limit.")
     max: int | None = Field(description="Null: unlimited.")
@@ -145,10 +156,21 @@ class LimitOut(Out):
     paused_at: Time | None
     reason: str = Field(description="Empty for a limit that tenants share, to a token of one tenant.")
     source: Annotated[str, WithJsonSchema(enum_schema(["settings", "override"]))]
+    rate: str | None = Field(description="How many jobs may start in a time, e.g. `60/min`. Null: any number.")
+    token_rate: str | None = Field(description="How many tokens jobs may use in a time. Null: any number.")
+    burst: int | None = Field(description="How many jobs may start at once after a pause. Null: one.")
+    next_start_at: Time | None = Field(description="When the rates let the next job start. Null: now, or not shown.")
+    tokens_left: int | None = Field(
+        description="What the token rate allows now; below zero if more was used. Null without a token rate, and for a "
+        "limit that tenants share, to a token of one tenant."
+    )
 
 
 class LimitIn(RequestBody):
-    """Only the given fields change; `reset` drops the override and excludes `max` and `paused`."""
+    """Only the given fields change; `reset` drops the override and excludes all others but `reason`.
+
+    A rate is a whole number per s, min, h or day: `60/min`. Null removes it. `burst` needs a `rate`.
+    """
 
     model_config = body_config(scope="job_type", key="mail.send", max=3)
 
@@ -157,6 +179,9 @@ class LimitIn(RequestBody):
     max: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": limits.MAXIMUM_LIMIT})] | None = (
         Field(default=None, description="Null: unlimited.")
     )
+    rate: RateIn | None = None
+    token_rate: RateIn | None = None
+    burst: Annotated[Any, WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_BURST})] | None = None
     paused: f.Flag | None = None
     reason: f.Reason = None
     reset: f.Flag | None = None

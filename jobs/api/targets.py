@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
+from uuid import UUID
 
 from django.http import HttpResponse
 from ninja import Router
@@ -71,6 +72,7 @@ def targets_list(request: ApiRequest, query: Annotated[TargetFilters, StrictQuer
 
 @router.get("/targets/{key}", **lookup("targets_get", TargetOut, "Get a target", permissions=VIEW_TARGETS))
 def targets_get(request: ApiRequest, key: Key, query: TenantQuery) -> HttpResponse:
+    """With the job that occupies or blocks it, and the number of its waiting jobs."""
     target = targets.find(key, tenant=_get_tenant(request.auth, query))
     return etag_response(request, _serialize_target(target))
 
@@ -95,17 +97,21 @@ def targets_unpause(request: ApiRequest, key: Key, query: TenantQuery, body: Rea
 
 def targets_resume(request: ApiRequest, key: Key, job_id: Id, query: TenantQuery, body: ReasonBody) -> HttpResponse:
     """Continues a paused job of this target (200), or creates a retry of a failed one at its head (201)."""
-    principal, pk = request.auth, fields.parse_id(job_id)
-    if not principal.visible_jobs().filter(pk=pk, target=key, tenant=_get_tenant(principal, query)).exists():
-        raise NotFound("")
+    pk, principal = require_job_of_target(request.auth, key, job_id, query), request.auth
     job = job_services.resume(pk, reason=body.reason or "", actor=principal.actor)
     return json_response(read_job(job.pk, principal), 200 if job.pk == pk else 201)
 
 
+def require_job_of_target(principal: Principal, key: str, job_id: str, query: WhichTenant) -> UUID:
+    """Return the id of a visible job of this target, or raise NotFound."""
+    pk = fields.parse_id(job_id)
+    if not principal.visible_jobs().filter(pk=pk, target=key, tenant=_get_tenant(principal, query)).exists():
+        raise NotFound("")
+    return pk
+
+
 _RESUME = action("targets_resume", {200: JobOut, 201: JobOut}, "resume_job", "Resume a job of a target")
-# The only path documented with a trailing slash; like all others it also works without.
-router.post("/targets/{key}/jobs/{job_id}/resume/", **_RESUME)(targets_resume)
-router.post("/targets/{key}/jobs/{job_id}/resume", **{**_RESUME, "include_in_schema": False})(targets_resume)
+router.post("/targets/{key}/jobs/{job_id}/resume", **_RESUME)(targets_resume)
 
 
 def _get_tenant(principal: Principal, query: WhichTenant) -> str:

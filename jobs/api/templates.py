@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from django.http import HttpResponse
 from ninja import Router
-from pydantic import Field, WithJsonSchema
+from pydantic import Field
 
 from jobs import serializers
 from jobs.api import field_schemas as f
@@ -20,7 +20,6 @@ from jobs.api.request_params import JsonBody, OptionalJsonBody, RequestBody, Str
 from jobs.api.responses import empty_response, etag_response, json_response
 from jobs.api.schemas import Id, JsonObject, Out, Page, Time, Truncated
 from jobs.api.serializers import hide_payload
-from jobs.conf.rules import YEAR_SEC
 from jobs.models import JobTemplate
 from jobs.models.payload import PARAMS
 from jobs.services import templates
@@ -29,22 +28,14 @@ from jobs.validation import fields
 router = Router(tags=["templates"])
 VIEW_TEMPLATES = ["view_jobtemplate"]
 NEWEST_FIRST = Order(JobTemplate, ("-id",))
-_RETRY_POLICY = {
-    "max_attempts": {"type": ["integer", "null"], "minimum": 0, "maximum": 1000},
-    "base_sec": {"type": ["number", "null"], "minimum": 0, "maximum": YEAR_SEC},
-    "max_sec": {"type": ["number", "null"], "minimum": 0, "maximum": YEAR_SEC},
-    "jitter": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
-}
-RetryPolicy = Annotated[
-    Any, WithJsonSchema({"type": "object", "properties": _RETRY_POLICY, "additionalProperties": False})
-]
 
 
 class RetryPolicyOut(Out):
     """Null: the default of the handler or the settings."""
 
     max_attempts: int | None = Field(description="Number of automatic retries.")
-    base_sec: float | None
+    base_sec: float | None = Field(description="Delay of the first retry.")
+    backoff: float | None = Field(description="Factor from one delay to the next.")
     max_sec: float | None
     jitter: float | None
 
@@ -80,7 +71,7 @@ class TemplateEdits(RequestBody):
     job_type: f.Name = Field(default=None)
     params: f.Params | None = None
     overridable: f.ParamNames | None = None
-    retry_policy: RetryPolicy | None = None
+    retry_policy: f.RetryPolicy | None = None
     priority: f.Priority | None = None
     resource: f.Name | None = None
     target: f.Target | None = None
@@ -134,6 +125,7 @@ def templates_create(request: ApiRequest, body: Annotated[TemplateIn, JsonBody()
     **lookup("templates_get", TemplateOut, "Get a template", permissions=VIEW_TEMPLATES),
 )
 def templates_get(request: ApiRequest, template_id: Id) -> HttpResponse:
+    """Secrets in its params are masked."""
     template = templates.get(template_id, tenant=request.auth.tenant)
     return etag_response(request, _serialize_template(template, request.auth))
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date
 from enum import StrEnum
@@ -21,6 +21,7 @@ from django.utils.module_loading import import_string
 
 from jobs.conf import rules as rules
 from jobs.conf.rules import InvalidSetting, Rule
+from jobs.rates import MAX_BURST
 
 NAME = "JOBSCHEDULER"
 PRESETS: Mapping[str, Mapping[str, float]] = {
@@ -57,29 +58,44 @@ class SettingsProblem:
         return f"{self.message} {self.hint}".strip()
 
 
+class LimitValues(NamedTuple):
+    """One limit: how many jobs may be active at once, and start, or use tokens, in a time. Rates as `60/min`.
+
+    `burst`: how many may start at once after a pause; None: one.
+    """
+
+    max: int | None = None
+    rate: str = ""
+    token_rate: str = ""
+    burst: int | None = None
+
+
+UNLIMITED, ONE_JOB = LimitValues(), LimitValues(1)
+
+
 @dataclass(frozen=True)
 class LimitSettings:
-    """How many jobs may be active at the same time. No entry: unlimited. `overall` is the scope "global"."""
+    """The limits. No entry: unlimited. `overall` is the scope "global"."""
 
-    overall: int | None = 1
-    job_type: Mapping[str, int] = field(default_factory=dict)
-    resource: Mapping[str, int] = field(default_factory=dict)
-    tenant: Mapping[str, int] = field(default_factory=dict)
-    addon: Mapping[str, int] = field(default_factory=dict)
+    overall: LimitValues = ONE_JOB
+    job_type: Mapping[str, LimitValues] = field(default_factory=dict)
+    resource: Mapping[str, LimitValues] = field(default_factory=dict)
+    tenant: Mapping[str, LimitValues] = field(default_factory=dict)
+    addon: Mapping[str, LimitValues] = field(default_factory=dict)
 
-    def get_max(self, scope: str, key: str = "") -> int | None:
+    def get(self, scope: str, key: str = "") -> LimitValues:
         if scope == "global":
             return self.overall
-        keyed: Mapping[str, int] = getattr(self, scope)
-        return keyed.get(key)
+        keyed: Mapping[str, LimitValues] = getattr(self, scope)
+        return keyed.get(key, UNLIMITED)
 
-    def __iter__(self) -> Iterator[tuple[str, str, int]]:
-        """Iterate over all limits as (scope, key, max); the key of the global limit is empty."""
-        if self.overall is not None:
-            yield "global", "", self.overall
+    def items(self) -> Iterator[tuple[tuple[str, str], LimitValues]]:
+        """Iterate over all limits by scope and key; the key of the global limit is empty."""
+        if self.overall != UNLIMITED:
+            yield ("global", ""), self.overall
         for scope in KEYED_SCOPES:
-            for key, maximum in getattr(self, scope).items():
-                yield scope, key, maximum
+            for key, values in getattr(self, scope).items():
+                yield (scope, key), values
 
 
 def _parse_limits(raw: Mapping[Any, Any]) -> LimitSettings:
@@ -88,7 +104,7 @@ def _parse_limits(raw: Mapping[Any, Any]) -> LimitSettings:
             raise InvalidSetting(
                 f"knows the scopes global, {', '.join(KEYED_SCOPES)}, not {rules.describe_value(scope)}"
             )
-    keyed: list[Mapping[str, int]] = []
+    keyed: list[Mapping[str, LimitValues]] = []
     for scope in KEYED_SCOPES:
         named = raw.get(scope, {})
         if not isinstance(named, Mapping):
@@ -96,19 +112,37 @@ def _parse_limits(raw: Mapping[Any, Any]) -> LimitSettings:
         for key in named:
             if not isinstance(key, str) or not 1 <= len(key) <= 200 or not key.isprintable():
                 raise InvalidSetting(f"[{scope}] needs names of 1 to 200 characters, not {rules.describe_value(key)}")
-        limits = {key: _parse_limit(f"{scope}.{key}", maximum) for key, maximum in named.items()}
-        keyed.append(MappingProxyType({key: maximum for key, maximum in limits.items() if maximum is not None}))
+        limits = {key: _parse_limit(f"{scope}.{key}", values) for key, values in named.items()}
+        keyed.append(MappingProxyType({key: values for key, values in limits.items() if values != UNLIMITED}))
     return LimitSettings(_parse_limit("global", raw.get("global")), *keyed)
 
 
-def _parse_limit(path: str, maximum: Any) -> int | None:
-    if maximum is None:
-        return None
+def _parse_limit(path: str, raw: Any) -> LimitValues:
+    """Parse one limit: a number is its maximum, a dict has the fields of `LimitValues`."""
+    if not isinstance(raw, Mapping):
+        return LimitValues(_parse_limit_value(path, "max", raw))
+    for name in raw:
+        if name not in _LIMIT_RULES:
+            raise InvalidSetting(f"[{path}] knows {', '.join(_LIMIT_RULES)}, not {rules.describe_value(name)}")
+    values = {name: _parse_limit_value(f"{path}.{name}", name, value) for name, value in raw.items()}
+    if values.get("burst") is not None and not values.get("rate"):
+        raise InvalidSetting(f"[{path}.burst] needs a rate")
+    return LimitValues(**values)
+
+
+def _parse_limit_value(path: str, name: str, value: Any) -> Any:
     try:
-        accepted: int = rules.integer(1, 2**31 - 1).accept(maximum)
+        return UNLIMITED._asdict()[name] if value is None else _LIMIT_RULES[name].accept(value)
     except InvalidSetting as error:
         raise InvalidSetting(f"[{path}] {error}") from None
-    return accepted
+
+
+_LIMIT_RULES = {
+    "max": rules.integer(1, 2**31 - 1),
+    "rate": rules.rate(),
+    "token_rate": rules.rate(),
+    "burst": rules.integer(1, MAX_BURST),
+}
 
 
 def setting(default: Any, rule: Rule, *, shown: bool = True) -> Any:
@@ -132,6 +166,9 @@ BYTES, BULK, RETRIES = rules.integer(1024, 2**31 - 1), rules.integer(1, 1_000_00
 DIRECT_CALLS = rules.integer(1, 10_000)
 DAYS = rules.number(0.01, 36_500, " of days", optional=True)
 KEY = rules.text(r"(?s).{16,}", "text of at least 16 characters", optional=True, secret=True)
+TOKEN_PREFIX = rules.text(  # a whole token that is given by mistake must not be quoted
+    r"js_[A-Za-z0-9_-]{7}", "the prefix of an API token: its first 10 characters", optional=True, secret=True
+)
 PROXY_URL = rules.text(r"https?://[^\s/]+/?", "an http:// or https:// address", optional=True, secret=True)
 
 
@@ -156,6 +193,8 @@ class Conf:
     CONCURRENCY_POLICY: str = setting("jobs.policies.concurrency.Limits", POLICY)
     ADMISSION_POLICY: str = setting("jobs.policies.admission.Open", POLICY)
     RETRY_POLICY: str = setting("jobs.policies.retry.ExponentialBackoff", POLICY)
+    JOB_CONTEXT: str | None = setting(None, rules.dotted_path(optional=True))
+    HANDLER_WRAPPER: str | None = setting(None, rules.dotted_path(optional=True))
     GROUP_FAILURE_POLICY: str = setting("jobs.policies.groups.OnFailure", POLICY)
     FAIRNESS_POLICY: str | None = setting(None, rules.dotted_path(optional=True))
     ADMISSION: Admission = setting(Admission(), rules.record(Admission))  # noqa: RUF009
@@ -164,6 +203,7 @@ class Conf:
     RETRY_BASE_SEC: float = setting(10, SECONDS_OR_ZERO)
     RETRY_MAX_SEC: float = setting(3600, SECONDS_OR_ZERO)
     RETRY_JITTER: float = setting(0, rules.number(0, 1))  # a fraction of the delay
+    SNOOZE_MAX: int = setting(1000, rules.integer(0, 1_000_000))  # per job
 
     TOKEN_LIMIT: int | None = setting(None, rules.integer(0, 2**63 - 1, optional=True))
     LOG_LINES_PER_JOB: int = setting(1000, rules.integer(0, 1_000_000))
@@ -175,6 +215,7 @@ class Conf:
     MAX_PARAMS_DEPTH: int = setting(32, rules.integer(1, 100))
     API_BULK_LIMIT: int = setting(10_000, BULK)
     CONSOLE_BULK_LIMIT: int = setting(3_000, BULK)
+    API_LARGE_REQUESTS: int | None = setting(1, rules.integer(1, 1000, optional=True))  # per token and web process
     API_RATE_LIMIT: int | None = setting(6_000, rules.integer(1, 1_000_000, optional=True))  # per minute and token
     NUM_PROXIES: int = setting(0, rules.integer(0, 20))  # in front of the site, each appending to X-Forwarded-For
 
@@ -185,6 +226,7 @@ class Conf:
     ADMIN_AUTOREGISTER: bool = setting(True, FLAG)
     AUTODISCOVER: tuple[str, ...] = setting(("jobs", "tasks"), rules.modules())
     LEGACY_SUNSET: date = setting(date(2027, 12, 31), rules.day())  # noqa: RUF009
+    LEGACY_TOKEN: str | None = setting(None, TOKEN_PREFIX)  # as which clients without a token use the legacy paths
 
     WEBHOOK_ALLOW_PRIVATE: bool = setting(False, FLAG)
     WEBHOOK_TIMEOUT_SEC: float = setting(15, SECONDS)
@@ -199,6 +241,7 @@ class Conf:
 
 RULES: Mapping[str, Rule] = {setting.name: setting.metadata["rule"] for setting in fields(Conf)}
 POLICY_KEYS = tuple(name for name in RULES if name.endswith("_POLICY"))
+FUNCTION_KEYS = ("JOB_CONTEXT", "HANDLER_WRAPPER")
 
 
 class SettingsResult(NamedTuple):
@@ -308,6 +351,13 @@ class LazyConf(_Typed):
             policies.setdefault(key, build_policy(key, getattr(self, key)))
         return policies[key]
 
+    def function(self, key: str) -> Callable[..., Any] | None:
+        """Return the function that a key names, imported once; None if the setting is None."""
+        functions = self.__dict__.setdefault("_functions", {})
+        if key not in functions:
+            functions.setdefault(key, import_function(key, getattr(self, key)))
+        return functions[key]
+
     def reset(self) -> None:
         self.__dict__.clear()
 
@@ -325,6 +375,19 @@ def build_policy(key: str, path: str | None) -> Any:
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         raise ImproperlyConfigured(f"{NAME}: {key} {path!r} cannot be used ({reason}).") from error
+
+
+def import_function(key: str, path: str | None) -> Callable[..., Any] | None:
+    if path is None:
+        return None
+    try:
+        function = import_string(path)
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ImproperlyConfigured(f"{NAME}: {key} {path!r} cannot be used ({reason}).") from error
+    if not callable(function):
+        raise ImproperlyConfigured(f"{NAME}: {key} {path!r} cannot be used (it is not callable).")
+    return function
 
 
 conf = LazyConf()

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
+from jobs.rates import parse_rate
+
 YEAR_SEC = 366 * 24 * 3600
 _IDENTIFIER = r"[^\W\d]\w*"
 _FLAGS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
@@ -69,6 +71,18 @@ def text(pattern: str, expected: str, *, optional: bool = False, secret: bool = 
         return value
 
     return Rule(accept, str, optional)
+
+
+def rate() -> Rule:
+    """Return the rule for a rate such as `60/min`; its value is the text in one spelling."""
+
+    def accept(value: Any) -> str:
+        try:
+            return str(parse_rate(value))
+        except ValueError as error:
+            raise build_rejection(str(error), value) from None
+
+    return Rule(accept, str)
 
 
 def choice(*values: str, optional: bool = False) -> Rule:

@@ -13,11 +13,12 @@ from django.utils.translation import gettext as _
 
 from jobs.actors import Actor
 from jobs.errors import Conflict, NotFound
-from jobs.models import Job, JobTemplate
+from jobs.models import Job
 from jobs.services import templates
+from jobs.stats import queries
 
-TENANT = "demo"
-MARKER_TEMPLATE = "demo: a short nap"  # its presence shows that the tenant holds the demo
+TENANT, MARKER_TEMPLATE = queries.DEMO_TENANT, queries.DEMO_TEMPLATE
+MAX_OTHER_JOBS = 100  # of other tenants, for a site that is only being tried
 APP_LABELS = ("jobscheduler_schedules", "jobscheduler_webhooks")
 
 
@@ -31,13 +32,13 @@ class DemoTenantInUse(Conflict):
 
 def fill(*, actor: Actor) -> int:
     """Create the demo, and run the jobs of its history. Return the number of jobs."""
-    from jobs.demo import content
+    from jobs.demo import content, handlers
 
     if exists():
         raise DemoExists(_("The demo already exists; “demo --clear” removes it."))
     if Job.objects.filter(tenant=TENANT).exists():
         raise DemoTenantInUse(_("The tenant “%s” already has other jobs; the demo needs an empty tenant.") % TENANT)
-    content.register_handlers()
+    handlers.register_handlers()
     template = {
         "name": MARKER_TEMPLATE,
         "job_type": "system.sleep",
@@ -66,8 +67,14 @@ def clear(*, actor: Actor, timeout_sec: float) -> int:
     return content.clear(actor, timeout_sec)
 
 
+def is_site_in_use() -> bool:
+    """Return whether other tenants have so many jobs that this may be a production site."""
+    others = Job.objects.exclude(tenant=TENANT).order_by("-pk").values("pk")[: MAX_OTHER_JOBS + 1]
+    return others.count() > MAX_OTHER_JOBS
+
+
 def exists() -> bool:
-    return JobTemplate.objects.filter(tenant=TENANT, name=MARKER_TEMPLATE).exists()
+    return queries.has_sample_history()
 
 
 def _load_app_modules() -> list[Any]:

@@ -1,7 +1,7 @@
 """The content of the demo: a history that a worker in this process has run, waiting jobs, and their removal.
 
 The job types of the history, some of which fail, are handled by a process after `register_handlers`. Waiting jobs are
-of types that every worker handles; their low priority lets the site's own jobs go first.
+of types that every worker handles, but for one; their low priority lets the site's own jobs go first.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from django.utils.translation import ngettext
 from jobs import clock, db
 from jobs.actors import Actor
 from jobs.demo import MARKER_TEMPLATE, TENANT, DemoTenantInUse
-from jobs.errors import Conflict, Skip
+from jobs.demo.handlers import register_handlers, send_fax
+from jobs.errors import Conflict
 from jobs.models import ConcurrencyLimit, Job, JobGroup, JobMinute, JobTemplate, Target
 from jobs.models.rollup import BUCKETS_SEC, HOUR_WRITER, MINUTE_RETENTION
 from jobs.registry import job, registry
@@ -28,8 +29,8 @@ from jobs.services import jobs as job_services
 from jobs.services.workers import ServedJobs, WorkerOptions
 from jobs.states import LIVE, Status
 
-logger = logging.getLogger("demo")
 WORKER = "demo"
+UNHANDLED_TYPE = "demo.fax"
 GPU, PLOTTER = "demo-gpu", "demo-plotter"
 BATCH_SIZE = 500
 POLL_SEC = 0.5
@@ -149,8 +150,9 @@ def create_waiting_jobs(actor: Actor) -> None:
     _enqueue_sleep(actor, 5, hold=True)
     job_services.pause(_enqueue_sleep(actor, 30).pk, reason="demo: not now", actor=actor)
     job_services.cancel(_enqueue_sleep(actor, 30).pk, reason="demo: not wanted any more", actor=actor)
-    mail = {"to": "reader@open.example"}  # no worker handles it
-    job_services.enqueue("demo.mail", mail, tenant=TENANT, priority="LOW", tags=["demo"], actor=actor)
+    if UNHANDLED_TYPE not in registry.names():
+        job(UNHANDLED_TYPE, max_retries=0)(send_fax)  # in this process only: no worker handles it
+    job_services.enqueue(UNHANDLED_TYPE, {}, tenant=TENANT, priority="LOW", tags=["demo"], actor=actor)
 
 
 def _enqueue_sleep(actor: Actor, seconds: float, **fields: Any) -> Any:
@@ -198,52 +200,3 @@ def clear(actor: Actor, timeout_sec: float) -> int:
 
 def _jobs() -> Any:
     return Job.objects.filter(tenant=TENANT)
-
-
-class PrinterOnFire(Exception):
-    """The demo's printer has failed."""
-
-
-def write_report(ctx: Any, month: str, pages: int = 4) -> dict[str, int]:
-    """Write a report page by page."""
-    for page in range(1, pages + 1):
-        ctx.check_cancelled()
-        ctx.progress(page, pages, f"page {page} of {pages}")
-        logger.info("page %d of %s is written", page, month)
-    ctx.artifact("report", {"month": month, "pages": pages})
-    return {"pages": pages}
-
-
-def send_mail(ctx: Any, to: str, token: str = "") -> dict[str, bool]:
-    """Send a mail, unless the address is of a closed post office."""
-    if to.endswith("@closed.example"):
-        raise ConnectionRefusedError(f"the post office of {to.partition('@')[2]} is closed")
-    logger.info("a mail is on its way")
-    return {"sent": True}
-
-
-def import_file(path: str, rows: int = 0) -> dict[str, int]:
-    """Read a file; an empty one is skipped."""
-    if not rows:
-        raise Skip(f"{path} has nothing new")
-    return {"rows": rows}
-
-
-def print_copies(copies: int = 1, burns: bool = False) -> dict[str, int]:
-    """Print; raise if the printer is on fire, which is retried."""
-    if burns:
-        raise PrinterOnFire("lp0 on fire")
-    return {"copies": copies}
-
-
-TYPES: tuple[tuple[str, Any, dict[str, Any]], ...] = (
-    ("demo.report", write_report, {"resource": "demo-cpu", "max_retries": 0}),
-    ("demo.mail", send_mail, {"resource": "demo-mail", "max_retries": 0}),
-    ("demo.import", import_file, {"resource": "demo-cpu"}),
-    ("demo.print", print_copies, {"resource": "demo-printer"}),
-)
-
-
-def register_handlers() -> None:
-    for name, function, options in TYPES:
-        job(name, **options)(function)

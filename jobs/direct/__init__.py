@@ -28,11 +28,12 @@ from django.utils.translation import gettext as _
 from jobs.actors import PYTHON, Actor
 from jobs.conf import conf
 from jobs.conf.rules import YEAR_SEC
-from jobs.engine.executors.run import Context, current_context, format_reason
+from jobs.engine.executors.run import Context, current_context, format_reason, wrap_call
 from jobs.engine.slots import leases, reservations
 from jobs.engine.slots.heartbeat import lease_heartbeat
 from jobs.engine.slots.reservations import SlotWaiter
 from jobs.errors import InvalidInput, NoSlot, Skip, TokenLimitExceeded
+from jobs.job_context import capture_context
 from jobs.policies.admission import Candidate
 from jobs.registry import Handler, registry
 from jobs.services.job_spec import NORMAL_PRIORITY
@@ -127,21 +128,24 @@ def slot(
         constraints=frozenset(name for name, is_set in (options.constraints or {}).items() if is_set),
     )
     wait_sec = conf.DIRECT_WAIT_SEC if wait is None else fields.parse_number(wait, "wait", minimum=0, maximum=YEAR_SEC)
-    held_slot = _acquire(candidate, actor, wait_sec, api_token)
+    held_slot = _acquire(candidate, actor, wait_sec, api_token, get_token_limit(handler))
     try:
         yield held_slot
     except BaseException as error:
         held_slot.outcome = held_slot.outcome or held_slot.describe(error)
         raise
     finally:
-        if not _release_slot(held_slot.lease_id, held_slot.outcome or "completed"):
+        tokens_used = 0 if held_slot.ctx is None else held_slot.ctx.tokens_used
+        if not _release_slot(held_slot.lease_id, held_slot.outcome or "completed", tokens_used):
             held_slot.lost = True
 
 
-def _acquire(candidate: Candidate, actor: Actor, wait_sec: float, api_token: UUID | None) -> DirectSlot:
+def _acquire(
+    candidate: Candidate, actor: Actor, wait_sec: float, api_token: UUID | None, token_limit: int | None
+) -> DirectSlot:
     """Return a granted slot, or raise NoSlot or CallEnded and end the reservation."""
     began = time.monotonic()
-    lease = reservations.reserve_slot(candidate, str(actor), api_token)
+    lease = reservations.reserve_slot(candidate, str(actor), api_token, token_limit=token_limit)
     held_slot = DirectSlot(lease.pk)
     lease_heartbeat.add(lease.pk, held_slot.mark_lost)
     try:
@@ -154,7 +158,7 @@ def _acquire(candidate: Candidate, actor: Actor, wait_sec: float, api_token: UUI
                     if left <= 0:
                         values = {"sec": wait_sec, "why": reason.message}
                         raise NoSlot(_("No slot became free within %(sec)g s: %(why)s") % values)
-                    waiter.wait(left)
+                    waiter.wait(left if reason.seconds is None else min(left, reason.seconds))
     except BaseException as error:
         _release_slot(lease.pk, held_slot.describe(error))
         raise
@@ -162,11 +166,11 @@ def _acquire(candidate: Candidate, actor: Actor, wait_sec: float, api_token: UUI
     return held_slot
 
 
-def _release_slot(lease_id: UUID, outcome: str) -> bool:
+def _release_slot(lease_id: UUID, outcome: str, tokens_used: int = 0) -> bool:
     """Release the slot. Return whether it was still held. If the database cannot be reached, the lease expires."""
     lease_heartbeat.remove(lease_id)
     try:
-        return leases.end_lease(lease_id, outcome)
+        return leases.end_lease(lease_id, outcome, tokens_used=tokens_used)
     except (DatabaseError, InterfaceError) as error:
         logger.warning("direct call %s: the result was not recorded, its lease expires: %s", lease_id, error)
         return True
@@ -184,8 +188,13 @@ def parse_call(job_type: str, params: Any) -> tuple[Handler[..., Any], dict[str,
 
 def build_context(handler: Handler[..., Any], params: dict[str, Any]) -> Context:
     """Return the `ctx` of a handler that runs without a job."""
-    limit = conf.TOKEN_LIMIT if handler.options.token_limit is None else handler.options.token_limit
-    return Context(job_id=None, params=params, token_limit=limit)
+    limit, context = get_token_limit(handler), capture_context(handler)
+    return Context(job_id=None, params=params, token_limit=limit, context=context)
+
+
+def get_token_limit(handler: Handler[..., Any]) -> int | None:
+    """Return how many tokens a call of this handler may use; None: any number."""
+    return conf.TOKEN_LIMIT if handler.options.token_limit is None else handler.options.token_limit
 
 
 def call_handler(handler: Handler[..., Any], ctx: Context, held_slot: DirectSlot) -> Any:
@@ -196,7 +205,8 @@ def call_handler(handler: Handler[..., Any], ctx: Context, held_slot: DirectSlot
     call = partial(handler, *((ctx,) if handler.takes_ctx else ()), **handler.signature.parse_arguments(ctx.params))
     token = current_context.set(ctx)
     try:
-        result = asyncio.run(_await_handler(call, ctx, held_slot)) if handler.is_async else call()
+        with wrap_call(ctx):
+            result = asyncio.run(_await_handler(call, ctx, held_slot)) if handler.is_async else call()
     finally:
         current_context.reset(token)
     if ctx.is_over_token_limit:

@@ -34,6 +34,7 @@ from jobs.engine.executors.run import format_reason, format_traceback
 from jobs.engine.slots import leases
 from jobs.errors import HandlerFailed, HandlerTimedOut, NoSlot, NotDirect, Skip
 from jobs.registry import Handler
+from jobs.states import LEASE_EXPIRED_REASON
 
 logger = logging.getLogger("jobs.direct")
 
@@ -131,7 +132,7 @@ class HandlerThread(threading.Thread):
         held_slot.changed.wait(limit_sec)
         ran_ms = round((time.monotonic() - began) * 1000)
         if held_slot.lost:
-            held_slot.outcome = leases.EXPIRED
+            held_slot.outcome = LEASE_EXPIRED_REASON
             self._abandon(held_slot, "has lost its lease")
             return None, None, ran_ms
         if not self._has_returned:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import pwd
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -22,11 +22,9 @@ from jobs.validation import fields
 from jobs.validation.sanitize import escape_unprintable
 
 REFUSED, BAD_INPUT, INTERRUPTED = 1, 2, 130
-UNITS_SEC = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-MAX_DAYS = 36_500
 MAX_ROWS = 10_000
-_DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,6})?[smhdw])+")
-_PART = re.compile(r"([0-9.]+)([smhdw])")
+WORKER_NAME_HELP = "The name of the worker; default <hostname>-<n>, the lowest n that no live worker has."
+_END_LOGGER = logging.getLogger("jobs.engine.transitions")
 
 
 class CliCommand(BaseCommand):
@@ -35,6 +33,8 @@ class CliCommand(BaseCommand):
     requires_system_checks = [checks.TAG]  # all checks would import the site's URLs and the API at every start
 
     def execute(self, *args: Any, **options: Any) -> Any:
+        level = _END_LOGGER.level
+        _END_LOGGER.setLevel(logging.WARNING)  # a command reports the ends that it causes itself
         try:
             return super().execute(*args, **options)
         except InvalidInput as error:
@@ -48,6 +48,8 @@ class CliCommand(BaseCommand):
         except BrokenPipeError:  # the reader of a pipe, such as head, has closed it
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(REFUSED) from None
+        finally:
+            _END_LOGGER.setLevel(level)
 
     def add_subcommands(self, parser: CommandParser) -> Any:
         return parser.add_subparsers(dest="subcommand", required=True, metavar="subcommand")
@@ -94,22 +96,10 @@ def current_actor() -> actors.Actor:
         return actors.make_cli_actor(f"uid {os.getuid()}")
 
 
-def parse_duration(text: str, field: str) -> timedelta:
-    """Parse a duration such as `90s`, `15m`, `1h30m`, `30d` or `2w`."""
-    if not _DURATION.fullmatch(text):
-        message = _("must be a duration such as 90s, 15m, 1h30m or 30d, not %r") % escape_unprintable(text)[:50]
-        raise InvalidInput(field, message)
-    seconds = sum(float(number) * UNITS_SEC[unit] for number, unit in _PART.findall(text))
-    if not 0 < seconds <= MAX_DAYS * UNITS_SEC["d"]:
-        raise InvalidInput(field, _("must be more than 0 s and at most %d days") % MAX_DAYS)
-    return timedelta(seconds=seconds)
-
-
 def parse_moment(text: str, field: str) -> datetime:
     """Parse a time with its UTC offset, or a duration from now, such as `+10m`."""
-    if text.startswith("+"):
-        return clock.now() + parse_duration(text[1:], field)
-    return fields.parse_time(text, field)
+    moment = fields.parse_time_or_delay(text, field)
+    return clock.now() + moment if isinstance(moment, timedelta) else moment
 
 
 def parse_whole_number(text: str, field: str, minimum: int, maximum: int) -> int:
@@ -119,6 +109,33 @@ def parse_whole_number(text: str, field: str, minimum: int, maximum: int) -> int
         limits = {"minimum": minimum, "maximum": maximum, "text": escape_unprintable(text)[:50]}
         message = _("must be a whole number from %(minimum)d to %(maximum)d, not “%(text)s”") % limits
         raise InvalidInput(field, message) from None
+
+
+RECYCLING_OPTIONS = {"max_jobs": ("--max-jobs", 1_000_000_000), "max_rss": ("--max-rss", 1_000_000)}
+
+
+def add_recycling_options(parser: CommandParser) -> None:
+    """Add the options after which a worker ends when its running jobs have finished."""
+    jobs = "Take no more than N jobs, let them finish and exit with 0, so that a supervisor starts a fresh worker."
+    parser.add_argument("--max-jobs", metavar="N", help=jobs)
+    rss = "The same once its process has used more than so many MiB of memory."
+    parser.add_argument("--max-rss", metavar="MIB", help=rss)
+
+
+def parse_recycling_options(options: dict[str, Any]) -> dict[str, int | None]:
+    """Return the values of `add_recycling_options` as arguments of WorkerOptions."""
+    values = {
+        name: None if options[name] is None else parse_whole_number(options[name], option, 1, maximum)
+        for name, (option, maximum) in RECYCLING_OPTIONS.items()
+    }
+    return {"max_jobs": values["max_jobs"], "max_rss_mib": values["max_rss"]}
+
+
+def parse_worker_name(name: str | None) -> str | None:
+    """Return the value of --name. The owner of a lease contains it, with @, : and # as separators."""
+    if name is not None and set(fields.parse_text(name, "--name", max_length=100, single_line=True)) & set("@#:"):
+        raise InvalidInput("--name", "must not contain @, # or :")
+    return name
 
 
 def parse_priority(text: str) -> int | str:
@@ -167,7 +184,7 @@ def format_age(seconds: float | None) -> str:
     left = max(int(seconds), 0)
     parts: list[str] = []
     for unit in ("d", "h", "m", "s"):
-        count, left = divmod(left, UNITS_SEC[unit])
+        count, left = divmod(left, fields.UNITS_SEC[unit])
         if count or parts or unit == "s":
             parts.append(f"{count}{unit}")
     return " ".join(parts[:2])

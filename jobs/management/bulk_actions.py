@@ -80,7 +80,7 @@ class Selection:
         return cls(
             condition=condition,
             statuses=frozenset(map(Status, statuses)),
-            since=None if since is None else min_id_at(clock.now() - base.parse_duration(since, "--since")),
+            since=None if since is None else min_id_at(clock.now() - fields.parse_duration(since, "--since")),
             limit=None if limit is None else base.parse_whole_number(str(limit), "--limit", 1, MAX_JOBS),
             is_empty=not any(options.get(name) for name in FILTER_OPTIONS),
         )

@@ -240,6 +240,11 @@ def _check_workers() -> Findings:
     if stuck:
         hint = _("Their handlers ignore stop requests. Restart those workers, or use --executor process.")
         yield Finding("workers", Level.WARNING, ngettext("%d slot is stuck", "%d slots are stuck", stuck) % stuck, hint)
+    # Containers of one machine have host names of their own, but share its boot.
+    if db.is_sqlite() and len({worker.boot_id for worker in workers}) > 1:
+        hosts = ", ".join(sorted({worker.host for worker in workers}))
+        hint = _("SQLite is for one machine. Use PostgreSQL, or run all workers on the machine that has the file.")
+        yield Finding("workers", Level.ERROR, _("several machines share a SQLite database: %s") % hosts, hint)
     versions = sorted({worker.version for worker in workers})
     if len(versions) > 1:
         yield Finding("workers", Level.WARNING, _("of several versions: %s") % ", ".join(versions))
@@ -255,7 +260,7 @@ def _check_own_worker() -> Findings:
 
 def _check_limits() -> Findings:
     rows = ConcurrencyLimit.objects.filter(scope=LimitScope.GLOBAL)
-    maximum = next(iter(rows.values_list("max", flat=True)), conf.LIMITS.overall)
+    maximum = next(iter(rows.values_list("max", flat=True)), conf.LIMITS.overall.max)
     slots = sum(worker.slots for worker in _list_workers())
     values = {"max": _("unlimited") if maximum is None else maximum, "slots": slots}
     if maximum is not None and slots > maximum:

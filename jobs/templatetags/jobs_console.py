@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from django import template
 
-from jobs.admin import formatting
+from jobs.admin import columns, formatting
 
 register = template.Library()
 for function in (
     formatting.status_badge,
     formatting.format_relative_time,
-    formatting.format_rough_duration,
+    formatting.format_exact_time,
     formatting.format_duration,
     formatting.format_count,
+    columns.short_id,
 ):
     register.filter(function.__name__, function)

@@ -22,7 +22,7 @@ from jobs.contrib.tasks.compat import (
     normalize_json,
     task_enqueued,
 )
-from jobs.contrib.tasks.task import JOB_FIELDS, JobsTask
+from jobs.contrib.tasks.task import JOB_FIELDS, JobsTask, dump_call_fields
 from jobs.errors import InvalidInput
 
 signals.job_finished.connect(handlers.send_task_finished, dispatch_uid="jobs.contrib.tasks")
@@ -84,8 +84,8 @@ class JobsBackend(BaseTaskBackend):
             yield checks.Error(message, hint=f"Allowed: {', '.join(JOB_FIELDS)}.", id="jobs.E011")
 
     def _build_params(self, task: Task[..., Any], job_type: str, args: Any, kwargs: Any) -> dict[str, Any]:
-        task_fields = {"priority": task.priority, "queue_name": task.queue_name, "backend": self.alias}
-        params = {**normalize_json({"args": args, "kwargs": kwargs}), "task": task_fields}
+        call_fields = {**dump_call_fields(task), "backend": self.alias}
+        params = {**normalize_json({"args": args, "kwargs": kwargs}), "task": call_fields}
         if job_type != handlers.GENERIC_JOB_TYPE:
             return params
         return {"path": task.module_path, "signature": handlers.sign_path(task.module_path), **params}

@@ -9,10 +9,14 @@ if TYPE_CHECKING or find_spec("django.tasks") is None:
     from django_tasks import task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-    from django_tasks.exceptions import InvalidTaskError as InvalidTask
     from django_tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
+
+    try:
+        from django_tasks.exceptions import InvalidTaskError as InvalidTask
+    except ImportError:  # after 0.12 the package has Django's name
+        from django_tasks.exceptions import InvalidTask  # type: ignore[attr-defined, no-redef]
 else:
     from django.tasks import task_backends
     from django.tasks.backends.base import BaseTaskBackend

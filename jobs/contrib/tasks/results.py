@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from jobs.contrib.tasks import handlers
 from jobs.contrib.tasks.compat import Task, TaskError, TaskResult, TaskResultStatus
-from jobs.contrib.tasks.task import JOB_FIELDS
+from jobs.contrib.tasks.task import load_call_fields
 from jobs.models import Job, JobEvent
 from jobs.states import SUCCESSFUL, TERMINAL, Cause, EventKind, Status
 
@@ -107,20 +107,20 @@ def was_sent_by_handler(last: Job) -> bool:
 
 
 def _restore_task(first: Job) -> Task[..., Any]:
-    """Return the task with the options of this one call, without validation: queues may have been renamed since."""
+    """Return the task as it was enqueued, without validation: queues may have been renamed since.
+
+    Of a job that was submitted by its type, and not by a task, the row says what a task would have said.
+    """
     if first.job_type != handlers.GENERIC_JOB_TYPE:
         declared = handlers.get_task(first.job_type)
     else:
         declared = handlers.load_task(first.params["path"], first.params["signature"])
-    options = first.params.get("task")
-    options = options if isinstance(options, dict) else {}
-    changes: dict[str, Any] = {
-        "priority": options.get("priority", 2 * (first.base_priority - 50)),
-        "queue_name": options.get("queue_name", first.resource),
-        "backend": options.get("backend", declared.backend),
-        "run_after": first.not_before,
-        **{name: getattr(first, name) for name in JOB_FIELDS},
-    }
+    stored = first.params.get("task")
+    changes: dict[str, Any] = {"priority": 2 * (first.base_priority - 50), "queue_name": first.resource}
+    if isinstance(stored, dict):
+        changes = load_call_fields({**changes, "backend": declared.backend, **stored})
+    else:
+        changes["run_after"] = first.not_before
     task = object.__new__(type(declared))
     for field in fields(declared):
         object.__setattr__(task, field.name, changes.get(field.name, getattr(declared, field.name)))

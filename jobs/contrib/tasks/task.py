@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ class JobsTask(Task):
     """A task with fields of its job.
 
     A field that is None is taken from the backend's OPTIONS, then from the settings. `resource` takes precedence over
-    `queue_name`.
+    `queue_name`, unless a later `using` names the queue alone.
     """
 
     tenant: str | None = None
@@ -30,20 +31,47 @@ class JobsTask(Task):
     max_runtime_sec: float | None = None
     token_limit: int | None = None
     cost_units: int | None = None
-    tags: tuple[str, ...] | None = None
+    tags: tuple[str, ...] | list[str] | None = None
     deadline_at: datetime | None = None
     idempotency_key: str | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.tags, list):
+            object.__setattr__(self, "tags", tuple(self.tags))  # a list has no hash
+        Task.__post_init__(self)
+
     def using(self, **changes: Any) -> JobsTask:
         """Return a copy with these changes, as Django's `using` does, for the fields of the job too."""
-        unknown = changes.keys() - {*STANDARD_OPTIONS[:3], "run_after", *JOB_FIELDS}
+        unknown = changes.keys() - set(CALL_FIELDS)
         if unknown:
             raise TypeError(f"using() has no option {', '.join(map(repr, sorted(unknown)))}")
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+        changes = {name: value for name, value in changes.items() if value is not None}
+        if "queue_name" in changes:
+            changes.setdefault("resource", None)
+        return replace(self, **changes)
 
 
 _TASK_FIELDS = {standard.name for standard in fields(Task)}
 JOB_FIELDS = tuple(own.name for own in fields(JobsTask) if own.name not in _TASK_FIELDS)
+CALL_FIELDS = (*STANDARD_OPTIONS[:3], "run_after", *JOB_FIELDS)  # what `using` accepts
+
+
+def dump_call_fields(task: Task[..., Any]) -> dict[str, Any]:
+    """Return as JSON what the task says of its call, so that its result can return an equal task."""
+    given = {name: value for name in CALL_FIELDS if (value := getattr(task, name, None)) is not None}
+    return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
+
+
+def load_call_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `dump_call_fields` was given, and None for what the task did not say."""
+    call_fields: dict[str, Any] = {name: stored.get(name) for name in CALL_FIELDS}
+    for name in ("run_after", "deadline_at"):
+        if isinstance(call_fields[name], str):
+            with suppress(ValueError):  # of a job that was submitted by its type, with any text there
+                call_fields[name] = datetime.fromisoformat(call_fields[name])
+    if isinstance(call_fields["tags"], list):
+        call_fields["tags"] = tuple(call_fields["tags"])
+    return call_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

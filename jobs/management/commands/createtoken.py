@@ -9,6 +9,7 @@ from django.core.management.base import CommandParser
 from jobs.management import base
 from jobs.models.token import SCOPES
 from jobs.services import tokens
+from jobs.validation import fields
 
 
 class Command(base.CliCommand):
@@ -31,7 +32,7 @@ class Command(base.CliCommand):
             tenant=None if options["all_tenants"] else options["tenant"],
             scopes=base.parse_names(options["scopes"], "--scopes") or tokens.DEFAULT_SCOPES,
             addons=options["addon"],
-            lifetime=None if options["expires"] is None else base.parse_duration(options["expires"], "--expires"),
+            lifetime=None if options["expires"] is None else fields.parse_duration(options["expires"], "--expires"),
             actor=base.current_actor(),
         )
         self.stdout.write(text)

@@ -28,7 +28,7 @@ logger = logging.getLogger("jobs.waiting")
 FIRST_POLL_SEC, MAX_POLL_SEC = 0.05, 1.0
 CHECK_WORKERS_SEC = 3.0  # a job that is queued for so long may have no worker
 MAX_EXIT_CODE = 255
-PLAIN_FIELDS = ("target", "tenant", "resource", "idempotency_key")
+PLAIN_FIELDS = ("target", "tenant", "resource", "idempotency_key", "unique_key", "unique_until", "on_conflict")
 
 
 class Command(base.CliCommand):
@@ -48,6 +48,8 @@ class Command(base.CliCommand):
         parser.add_argument("--priority", help="0 to 100, LOW, NORMAL, HIGH or URGENT.")
         parser.add_argument("--target", help="Jobs of the same target run one at a time.")
         parser.add_argument("--at", metavar="TIME", help="Earliest start: 2030-01-31T12:00:00Z, or +10m from now.")
+        deadline = "Skip the job if it has not started by then: a time, or +2h from now."
+        parser.add_argument("--deadline", metavar="TIME", help=deadline)
         parser.add_argument("--tenant")
         parser.add_argument("--resource")
         parser.add_argument("--tag", action="append", help="May be repeated.")
@@ -55,6 +57,12 @@ class Command(base.CliCommand):
         parser.add_argument("--max-runtime", metavar="DURATION", help="Stop the job after this time, e.g. 10m.")
         again = "Submitting the same key again returns the existing job."
         parser.add_argument("--idempotency-key", metavar="KEY", help=again)
+        waiting = "No second job while one with this key waits; print the id of that one."
+        parser.add_argument("--unique-key", metavar="KEY", help=waiting)
+        until = "With --unique-key: also while that one runs (end). Default: start."
+        parser.add_argument("--unique-until", metavar="start|end", help=until)
+        conflict = "With --unique-key: give the waiting job these params and this start time (replace)."
+        parser.add_argument("--on-conflict", metavar="return|replace", help=conflict)
         parser.add_argument("--hold", action="store_true", help="Hold the job until it is released.")
         wait = "Wait until the job has finished; exit with its exit code."
         parser.add_argument("--wait", action="store_true", help=wait)
@@ -94,8 +102,10 @@ def _parse_fields(options: dict[str, Any]) -> JobFields:
     if options["max_retries"] is not None:
         fields["max_retries"] = base.parse_whole_number(options["max_retries"], "--max-retries", 0, 1000)
     if options["max_runtime"] is not None:
-        fields["max_runtime_sec"] = base.parse_duration(options["max_runtime"], "--max-runtime").total_seconds()
-    fields["not_before"] = None if options["at"] is None else base.parse_moment(options["at"], "--at")
+        fields["max_runtime_sec"] = validation.parse_duration(options["max_runtime"], "--max-runtime").total_seconds()
+    for option, name in (("at", "not_before"), ("deadline", "deadline_at")):
+        if options[option] is not None:
+            fields[name] = validation.parse_time_or_delay(options[option], f"--{option}")
     return JobFields(**fields)  # type: ignore[typeddict-item]
 
 

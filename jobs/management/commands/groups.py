@@ -12,13 +12,13 @@ from django.utils.translation import gettext as _
 from jobs import serializers
 from jobs.errors import InvalidInput
 from jobs.management import base
-from jobs.models import GroupStatus, JobGroup
+from jobs.models import GroupStatus, Job, JobGroup
 from jobs.services import groups
 from jobs.validation import fields as validation
 
 HEADINGS = ("ID", "NAME", "TENANT", "MODE", "STATUS", "PLACES", "CREATED")
 MEMBER_HEADINGS = ("PLACE", "JOB", "TYPE", "STATUS", "ATTEMPT", "REASON")
-FIELDS = {"name", "mode", "on_failure", "jobs", "tenant"}
+FIELDS = {"name", "mode", "on_failure", "jobs", "then", "tenant"}
 
 
 class Command(base.CliCommand):
@@ -27,7 +27,8 @@ class Command(base.CliCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         subcommands = self.add_subcommands(parser)
         create = self.add_subcommand(subcommands, "create", "Submit the group in a JSON file and print its id.")
-        create.add_argument("file", metavar="FILE", help='{"mode": …, "on_failure": …, "jobs": [{…}, …]}; - is stdin.')
+        example = '{"mode": …, "on_failure": …, "jobs": [{…}, …], "then": {…}}; - is stdin.'
+        create.add_argument("file", metavar="FILE", help=example)
         list_groups = self.add_subcommand(subcommands, "list", "List groups, newest first.")
         list_groups.add_argument("--tenant", help="Only groups of this tenant.")
         list_groups.add_argument("--status", help=f"Only groups in this state: {', '.join(GroupStatus.values)}.")
@@ -91,8 +92,12 @@ class Command(base.CliCommand):
             return
         self.write_table(HEADINGS, [_build_row(group, progress)])
         self.stdout.write("")
-        rows = [(job.group_index, job.pk, job.job_type, job.status, job.attempt, job.status_reason) for job in jobs]
-        self.write_table(MEMBER_HEADINGS, rows)
+        self.write_table(MEMBER_HEADINGS, [_build_member_row(group, job) for job in jobs])
+
+
+def _build_member_row(group: JobGroup, job: Job) -> tuple[object, ...]:
+    place = f"{job.group_index} (then)" if job.group_index == group.then_index else job.group_index
+    return (place, job.pk, job.job_type, job.status, job.attempt, job.status_reason)
 
 
 def _build_row(group: JobGroup, progress: dict[str, Any]) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""`manage.py limits`: show and change how many jobs may run at once."""
+"""`manage.py limits`: show and change how many jobs may run at once, and start in a time."""
 
 from __future__ import annotations
 
@@ -11,22 +11,33 @@ from jobs import serializers
 from jobs.errors import InvalidInput
 from jobs.management import base
 from jobs.models import LimitScope
+from jobs.rates import MAX_BURST
 from jobs.services import limits
 from jobs.services.limits import LimitState
 
 UNLIMITED = ("unlimited", "none")
-HEADINGS = ("SCOPE", "KEY", "MAX", "IN USE", "SOURCE", "PAUSED")
+HEADINGS = ("SCOPE", "KEY", "MAX", "IN USE", "RATE", "TOKEN RATE", "SOURCE", "PAUSED")
 SCOPE_HELP = "global; or job_type, resource, tenant or addon and its name"
 
 
 class Command(base.CliCommand):
-    help = "List, set and pause limits, e.g. `limits set global 8` or `limits set job_type mail.send 3`."
+    help = "List, set and pause limits, e.g. `limits set global 8` or `limits set resource openai 8 --rate 60/min`."
 
     def add_arguments(self, parser: CommandParser) -> None:
         subcommands = self.add_subcommands(parser)
         base.add_json_option(self.add_subcommand(subcommands, "list", "List all limits and their use."))
         set_limit = self._add_for_limit(subcommands, "set", "Override the limit of the settings.")
-        set_limit.add_argument("arguments", nargs="+", metavar="[KEY] MAX", help="The maximum, or `unlimited`.")
+        set_limit.add_argument(
+            "arguments",
+            nargs="*",
+            metavar="[KEY] [MAX]",
+            help="The maximum, or `unlimited`. Without it (give a rate then), the maximum stays.",
+        )
+        set_limit.add_argument("--rate", help="How many jobs may start in a time, e.g. 60/min; or `none`.")
+        set_limit.add_argument(
+            "--token-rate", help="How many tokens they may use in a time, e.g. 90000/min; or `none`."
+        )
+        set_limit.add_argument("--burst", help="How many jobs may start at once after a pause; needs a rate.")
         for name, summary in (
             ("reset", "Remove the override: the limit of the settings applies again. A pause stays."),
             ("pause", "Start no more jobs under this limit; running jobs continue."),
@@ -52,13 +63,7 @@ class Command(base.CliCommand):
     def _change(self, options: dict[str, Any]) -> LimitState:
         scope, actor, reason = options["scope"], base.current_actor(), options["reason"]
         if options["subcommand"] == "set":
-            *keys, maximum = options["arguments"]
-            if len(keys) > 1:
-                raise InvalidInput([], _("give a scope, its key unless the scope is global, and a maximum"))
-            number = None
-            if maximum.lower() not in UNLIMITED:
-                number = base.parse_whole_number(maximum, "max", 1, limits.MAXIMUM_LIMIT)
-            return limits.set_maximum(scope, "".join(keys), maximum=number, reason=reason, actor=actor)
+            return limits.put({**_parse_values(scope, options), "reason": reason}, actor=actor)
         key = options["arguments"] or ""
         if options["subcommand"] == "unpause":
             return limits.unpause(scope, key, actor=actor)
@@ -66,7 +71,25 @@ class Command(base.CliCommand):
         return change(scope, key, reason=reason, actor=actor)
 
 
+def _parse_values(scope: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the limit and its new values; what is not given stays."""
+    key_count = 0 if scope == LimitScope.GLOBAL else 1
+    keys, numbers = options["arguments"][:key_count], options["arguments"][key_count:]
+    rates = {name: options[name] for name in ("rate", "token_rate", "burst") if options[name] is not None}
+    if len(keys) < key_count or len(numbers) > 1 or not (numbers or rates):
+        raise InvalidInput([], _("give a scope, its key unless the scope is global, and a maximum or a rate"))
+    values: dict[str, Any] = {name: None if text.lower() in UNLIMITED else text for name, text in rates.items()}
+    if values.get("burst") is not None:
+        values["burst"] = base.parse_whole_number(values["burst"], "burst", 1, MAX_BURST)
+    for text in numbers:
+        is_unlimited = text.lower() in UNLIMITED
+        values["max"] = None if is_unlimited else base.parse_whole_number(text, "max", 1, limits.MAXIMUM_LIMIT)
+    return {"scope": scope, "key": "".join(keys), **values}
+
+
 def _build_row(state: LimitState) -> tuple[object, ...]:
     maximum = _("unlimited") if state.max is None else state.max
     paused = f"{state.paused_by}: {state.reason}".strip(": ") or _("yes") if state.paused else ""
-    return (state.scope, state.key, maximum, state.in_use, state.source, paused)
+    burst = f" ({_('burst')} {state.burst})" if state.burst else ""
+    rates = (f"{state.rate or ''}{burst}", state.token_rate or "")
+    return (state.scope, state.key, maximum, state.in_use, *rates, state.source, paused)

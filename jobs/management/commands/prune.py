@@ -12,6 +12,7 @@ from jobs.conf import conf
 from jobs.errors import InvalidInput
 from jobs.management import base
 from jobs.services import maintenance
+from jobs.validation import fields
 
 
 class Command(base.CliCommand):
@@ -27,7 +28,7 @@ class Command(base.CliCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if options["older_than"] is not None:
-            age = base.parse_duration(options["older_than"], "--older-than")
+            age = fields.parse_duration(options["older_than"], "--older-than")
         elif conf.RETENTION_DAYS is not None:
             age = timedelta(days=conf.RETENTION_DAYS)
         else:

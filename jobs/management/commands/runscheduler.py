@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from socket import AF_INET, AF_INET6, create_server, socket
+from socket import socket
 from typing import Any
 
 from django.conf import settings
@@ -29,7 +29,16 @@ from django.urls import NoReverseMatch, reverse
 
 from jobs.checks import TAG
 from jobs.conf import conf
+from jobs.errors import InvalidInput
+from jobs.management.base import (
+    BAD_INPUT,
+    WORKER_NAME_HELP,
+    add_recycling_options,
+    parse_recycling_options,
+    parse_worker_name,
+)
 from jobs.management.command_child import exit_with_parent
+from jobs.management.ports import find_free_port, listen
 
 log = logging.getLogger("jobs.web")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -50,11 +59,22 @@ class Command(BaseCommand):
         worker = parser.add_mutually_exclusive_group()
         worker.add_argument("--concurrency", type=int, help="Number of jobs that the worker runs at once.")
         worker.add_argument("--no-worker", action="store_true", help="Run the web server alone.")
+        parser.add_argument("--name", help=WORKER_NAME_HELP)
+        add_recycling_options(parser)
         parser.add_argument("--socket", type=int, help=SUPPRESS)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if find_spec("waitress") is None:
             raise CommandError("runscheduler needs waitress: pip install 'django-jobscheduler[standalone]'.")
+        try:
+            name = parse_worker_name(options["name"])
+            recycling = parse_recycling_options(options)
+        except InvalidInput as error:
+            raise CommandError(str(error), returncode=BAD_INPUT) from None
+        worker_options = {"--name": name, "--max-jobs": recycling["max_jobs"], "--max-rss": recycling["max_rss_mib"]}
+        for option, value in worker_options.items():
+            if value is not None and options["no_worker"]:
+                raise CommandError(f"{option}: there is no worker with --no-worker.", returncode=BAD_INPUT)
         if options["threads"] <= conf.DIRECT_MAX:
             reason = f"direct calls may occupy {conf.DIRECT_MAX} (DIRECT_MAX), and probes need one, too"
             raise CommandError(f"--threads={options['threads']} is too few: {reason}.")
@@ -66,18 +86,24 @@ class Command(BaseCommand):
             self._print_address(server_socket)
             serve(server_socket.detach(), threads=options["threads"])
         else:
-            self._run(server_socket, options["threads"], options["concurrency"])
+            worker_options["--concurrency"] = options["concurrency"]
+            given = [f"{option}={value}" for option, value in worker_options.items() if value is not None]
+            self._run(server_socket, options["threads"], given, restarts_worker=any(recycling.values()))
 
-    def _run(self, server_socket: socket, threads: int, concurrency: int | None) -> None:
+    def _run(
+        self, server_socket: socket, threads: int, worker_options: Sequence[str], *, restarts_worker: bool
+    ) -> None:
         events = _queue_signals()
         descriptor = server_socket.fileno()
         web = Child("web", "runscheduler", f"--socket={descriptor}", f"--threads={threads}", pass_fds=[descriptor])
-        worker = Child("worker", "worker", *([f"--concurrency={concurrency}"] if concurrency else []))
+        worker = Child("worker", "worker", *worker_options)
         for child in (web, worker):
-            threading.Thread(target=_watch, args=(child, events), daemon=True).start()
+            _watch(child, events)
         self._print_address(server_socket)
         server_socket.close()  # the web process has a copy; when it ends, the port is free
-        first = events.get()
+        while (first := events.get()) is worker and restarts_worker and worker.wait() == 0:
+            worker = Child("worker", "worker", *worker_options)
+            _watch(worker, events)
         killed = _stop([web, worker], events)
         if isinstance(first, Child):
             reason = f"The {first.name} process exited unexpectedly (exit code {first.wait()})"
@@ -94,20 +120,25 @@ class Command(BaseCommand):
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             is_busy = error.errno == errno.EADDRINUSE
-            hint = f" Choose another port, for instance with PORT={port + 1} or --port {port + 1}." if is_busy else ""
+            free_port = find_free_port(host, port) if is_busy else None
+            hint = f" Port {free_port} is free: PORT={free_port} or --port {free_port}." if free_port else ""
             raise CommandError(f"Cannot listen on {host}:{port}: {reason}.{hint}") from None
 
     def _print_address(self, server_socket: socket) -> None:
         host, port = server_socket.getsockname()[:2]
         address = "localhost" if ip_address(host).is_unspecified else f"[{host}]" if ":" in host else host
-        try:
-            console = reverse("admin:index")
-        except NoReverseMatch:
-            console = "/"
-        self.stdout.write(self.style.SUCCESS(f"Job scheduler is running: http://{address}:{port}{console}"))
+        self.stdout.write(self.style.SUCCESS(f"Job scheduler is running: http://{address}:{port}{_find_console()}"))
         reset = "to reset a password: manage.py changepassword NAME"
         self.stdout.write(f"Log in with a staff account ({reset}). Stop with Ctrl-C.")
         self.stdout.flush()
+
+
+def _find_console() -> str:
+    """Return the path of the overview, or of what this site has in its place."""
+    for name in ("admin:jobscheduler_jobs_overview", "admin:index"):
+        with suppress(NoReverseMatch):
+            return reverse(name)
+    return "/"
 
 
 def _parse_port(value: str) -> int:
@@ -128,8 +159,12 @@ def _queue_signals() -> SimpleQueue[Child | int]:
 
 def _watch(child: Child, events: SimpleQueue[Child | int]) -> None:
     """Queue a child when it has exited."""
-    child.wait()
-    events.put(child)
+
+    def wait() -> None:
+        child.wait()
+        events.put(child)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _stop(children: list[Child], events: SimpleQueue[Child | int]) -> list[Child]:
@@ -151,11 +186,6 @@ def _stop(children: list[Child], events: SimpleQueue[Child | int]) -> list[Child
     for child in killed:
         child.wait()
     return killed
-
-
-def listen(host: str, port: int) -> socket:
-    family = AF_INET6 if ":" in host else AF_INET
-    return create_server((host, port), family=family, backlog=1024)
 
 
 def serve(descriptor: int, *, threads: int) -> None:
