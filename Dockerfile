@@ -2,7 +2,7 @@
 ARG PYTHON_IMAGE=python:3.13-slim
 FROM ${PYTHON_IMAGE} AS build
 WORKDIR /src
-COPY constraints.txt pyproject.toml README.md ./
+COPY constraints.txt pyproject.toml setup.py README.md LICENSE ./
 RUN python -m venv /venv && /venv/bin/pip install --no-cache-dir --constraint constraints.txt setuptools wheel
 COPY jobs jobs
 COPY schedules schedules

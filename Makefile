@@ -4,6 +4,8 @@ VENV ?= .venv
 PORT ?= 8000
 HOST ?= 127.0.0.1
 ARGS ?=
+# Jobs that the worker of `make run` runs at once; the setting LIMITS of the standalone site allows as many.
+CONCURRENCY ?= 4
 # Most tests wait for child processes: more test processes than processors keep the processors busy.
 PARALLEL ?= 4
 
@@ -15,7 +17,7 @@ DEV := $(VENV)/.dev-installed
 # At a terminal, running jobs get 5 s to stop before they are handed back.
 run: export JOBSCHEDULER_SHUTDOWN_GRACE_SEC ?= 5
 
-.PHONY: help run test test-sqlite test-postgres check format matrix rehearse bench chaos docs messages clean
+.PHONY: help run free-port test test-sqlite test-postgres check format matrix rehearse clients bench chaos docs messages clean
 .DEFAULT_GOAL := help
 
 help:
@@ -25,17 +27,22 @@ help:
 	@echo "make format   apply the fixes of the linter and the formatter"
 	@echo "make matrix   test the built wheel in another site on every Django and Python (ARGS=\"--django 6.1 --python 3.12\": one cell)"
 	@echo "make rehearse run the steps of the Dockerfile without Docker, about a minute (needs the package index)"
+	@echo "make clients  lint the OpenAPI document and compile a generated TypeScript client (needs npm and its registry)"
 	@echo "make bench    run the benchmarks"
 	@echo "make chaos    run the tests with kills, crashes and many processes, about an hour (ARGS=--short)"
 	@echo "make docs     update the generated pages of docs/"
 	@echo "make messages update and compile the translation catalogues (needs gettext)"
 	@echo "make clean    remove .venv, builds and caches, but not the database"
 
-run: $(STANDALONE)
+# Before anything is installed: the port may be in use.
+free-port:
+	@$(PYTHON) jobs/management/ports.py $(HOST) $(PORT)
+
+run: free-port $(STANDALONE)
 	@$(PY) manage.py migrate --verbosity 0
 	@$(PY) manage.py collectstatic --no-input --verbosity 0
 	@$(PY) manage.py ensureadmin
-	@env -u ADMIN_PASSWORD $(PY) manage.py runscheduler --host $(HOST) --port $(PORT)
+	@env -u ADMIN_PASSWORD $(PY) manage.py runscheduler --host $(HOST) --port $(PORT) --concurrency $(CONCURRENCY)
 
 test: $(DEV)
 	@failed=0; \
@@ -69,6 +76,9 @@ matrix: $(DEV)
 
 rehearse: $(DEV)
 	nice -n 19 $(PY) -m tests.packaging.dockerfile
+
+clients: $(DEV)
+	$(PY) -m tests.packaging.clients
 
 bench: $(DEV)
 	$(PY) -m bench $(ARGS)

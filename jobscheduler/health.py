@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from threading import Lock
 from time import monotonic
 
 from django.db import Error as DbError
 from django.db.migrations.executor import MigrationExecutor
-from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.utils.deprecation import MiddlewareMixin
+from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from jobs import db
+from jobs.api.problems import error_response
 from jobs.db import non_atomic
+from jobs.errors import InvalidInput
+from jobs.services import workers
 
 READINESS_SEC = 1.0
 
@@ -31,9 +36,12 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @non_atomic
 @never_cache
 @require_safe
-def readyz(request: HttpRequest) -> JsonResponse:
-    """Report whether the database responds and has every migration."""
-    missing = readiness.find_missing()
+def readyz(request: HttpRequest) -> HttpResponse:
+    """Report whether the database responds and has every migration; with `worker=1`, also whether a worker runs."""
+    values = set(request.GET.getlist("worker"))
+    if values - {"1"}:
+        return error_response(request, InvalidInput(["query", "worker"], _("must be 1")))
+    missing = readiness.find_missing() or (worker_readiness.find_missing() if values else None)
     if missing:
         return JsonResponse({"status": "unavailable", "missing": missing}, status=503)
     return JsonResponse({"status": "ok"})
@@ -42,7 +50,8 @@ def readyz(request: HttpRequest) -> JsonResponse:
 class Readiness:
     """What readyz reports, looked up at most once a second: callers are not authenticated."""
 
-    def __init__(self) -> None:
+    def __init__(self, look: Callable[[], str | None]) -> None:
+        self._look = look
         self._missing: str | None = None
         self._expires_at = -math.inf
         self._lock = Lock()
@@ -57,16 +66,25 @@ class Readiness:
     def forget(self) -> None:
         self._expires_at = -math.inf
 
-    def _look(self) -> str | None:
-        try:
-            executor = MigrationExecutor(db.connection())
-            leaves = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0].startswith("jobscheduler_")]
-            return "migrations" if executor.migration_plan(leaves) else None
-        except DbError:
-            return "database"
+
+def _find_missing_schema() -> str | None:
+    try:
+        executor = MigrationExecutor(db.connection())
+        leaves = [leaf for leaf in executor.loader.graph.leaf_nodes() if leaf[0].startswith("jobscheduler_")]
+        return "migrations" if executor.migration_plan(leaves) else None
+    except DbError:
+        return "database"
 
 
-readiness = Readiness()
+def _find_missing_worker() -> str | None:
+    try:
+        return None if workers.has_running_worker() else "worker"
+    except DbError:
+        return "database"
+
+
+readiness = Readiness(_find_missing_schema)
+worker_readiness = Readiness(_find_missing_worker)
 
 
 class ProbesFirst(MiddlewareMixin):

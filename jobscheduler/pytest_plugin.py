@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from jobscheduler import find_shadow
+
 if TYPE_CHECKING:
     from jobs.models import Job
     from jobs.testing import TimeMachine
@@ -25,7 +27,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         return
     from django.apps import apps
 
-    if not (apps.ready and apps.is_installed("jobs")):
+    if not (apps.ready and apps.is_installed("jobs")) or find_shadow(["jobs"]):
         return
     from jobs import db
 

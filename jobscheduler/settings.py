@@ -9,6 +9,7 @@ from pathlib import Path
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
+import jobscheduler.unshadowed  # noqa: F401
 from jobs import conf
 from jobscheduler.settings_helpers import (
     complete_database,
@@ -70,6 +71,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "jobscheduler.site"
+CSRF_FAILURE_VIEW = "jobscheduler.error_pages.csrf_failure"
 WSGI_APPLICATION = "jobscheduler.wsgi.application"
 TEMPLATES = [
     {
@@ -115,7 +117,7 @@ STORAGES = {
 }
 WHITENOISE_USE_FINDERS = not Path(STATIC_ROOT, "staticfiles.json").exists()
 
-JOBSCHEDULER = conf.from_environ(os.environ)
+JOBSCHEDULER = {"LIMITS": {"global": 4}, **conf.from_environ(os.environ)}
 if env.bool("HTTPS", default=False):
     JOBSCHEDULER.setdefault("NUM_PROXIES", 1)
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")

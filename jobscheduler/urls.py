@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import include, path
 
+import jobscheduler.unshadowed  # noqa: F401
 from jobscheduler.api import api, legacy
 from jobscheduler.health import healthz, readyz
 from jobscheduler.metrics import scrape
