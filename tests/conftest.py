@@ -45,6 +45,15 @@ def pytest_report_header() -> str:
     return f"database: {connection.vendor}"
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the clicks of each operator task, see tests/browser/test_operator_tasks.py."""
+    reports = [report for report in terminalreporter.getreports("") if getattr(report, "when", "") == "teardown"]
+    clicks = {report.nodeid.rpartition("::")[2]: dict(report.user_properties).get("clicks") for report in reports}
+    for name, number in clicks.items():
+        if number is not None:
+            terminalreporter.write_line(f"{number} clicks: {name}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     """Begin each worker's share with tests that wait for processes: at the end they would wait alone.

@@ -38,6 +38,7 @@ from jobs.models import (
     JobLog,
     JobMinute,
     JobRun,
+    JobTag,
     JobTemplate,
     LaneMark,
     Lease,
@@ -47,6 +48,8 @@ from jobs.models import (
     ShareAccount,
     SystemSnapshot,
     Target,
+    TokenSpend,
+    Waiter,
     Worker,
 )
 from jobs.states import ACTIVE, TERMINAL, EventKind, Status
@@ -89,6 +92,32 @@ class LaneMarkFactory(DjangoModelFactory[LaneMark]):
         model = LaneMark
 
     lane_id = LazyFunction(uuid4)
+
+
+class JobTagFactory(DjangoModelFactory[JobTag]):
+    class Meta:
+        model = JobTag
+
+    job = SubFactory("tests.factories.JobFactory")
+    tag = Sequence(lambda n: f"tag {n}")
+
+
+class TokenSpendFactory(DjangoModelFactory[TokenSpend]):
+    class Meta:
+        model = TokenSpend
+
+    id = LazyFunction(uuid4)
+    tenant, job_type, resource = "default", SAMPLE_TYPE, "default"
+    reserved, taken = 0, 10
+
+
+class WaiterFactory(DjangoModelFactory[Waiter]):
+    class Meta:
+        model = Waiter
+
+    job_id = LazyFunction(uuid4)
+    process = LazyFunction(uuid4)
+    expires_at = LazyFunction(lambda: timezone.now() + timedelta(minutes=1))
 
 
 class JobTemplateFactory(DjangoModelFactory[JobTemplate]):

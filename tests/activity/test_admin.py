@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.contrib.auth.models import User
@@ -16,6 +17,7 @@ import tests.sample_app.job_types  # noqa: F401  templates and schedules choose 
 from jobs.actors import Actor, ActorKind
 from jobs.admin import activity as activity_screen
 from jobs.models import Activity, ApiToken, ConcurrencyLimit, JobTemplate
+from jobs.models.activity import ALL_ACTIONS, OBJECT_KINDS
 from jobs.services import groups, limits, targets, templates, tokens
 from jobs.services import jobs as job_services
 from jobs.states import Status
@@ -118,8 +120,7 @@ CASES: list[tuple[str, Callable[[Client], Any]]] = [
     ("limit.set", save(make_limit, {"max": "9", "overridden": "on"})),
     ("limit.set", set_in_list),
     ("limit.reset", save(make_limit, {"max": "3"})),
-    ("limit.pause", save(make_limit, {"max": "3", "overridden": "on", "paused": "on", "reason": "heat"})),
-    ("limit.unpause", save(make_paused_limit, {"max": "3", "overridden": "on"})),
+    ("limit.pause", add(ConcurrencyLimit, {"scope": "resource", "key": "gpu", "paused": "on", "reason": "heat"})),
     ("limit.pause", press(make_limit, "pause")),
     ("limit.unpause", press(make_paused_limit, "unpause")),
     ("limit.reset", press(make_limit, "reset")),
@@ -201,7 +202,18 @@ def test_the_screen_shows_who_did_what_to_which_object_and_what_changed(boss: Cl
     job_in(Status.RUNNING)
     JobEventFactory.create(job=job, actor_kind="worker", actor_name="mailer", reason="machine")
     page = boss.get(reverse(URL)).content.decode()
-    for text in ("ann", "root", "heat", "not now", "nightly", "resource gpu", "paused: <bdi>false</bdi> → <bdi>true"):
+    for text in (
+        "ann",
+        "root",
+        "heat",
+        "not now",
+        "nightly",
+        "resource gpu",
+        "paused: <bdi>no</bdi> → <bdi>yes",
+        "root (command line)",
+        "Pause target",
+        "sample.noop …",
+    ):
         assert text in page, text
     for row in (job, target):
         assert f'href="{get_page_url(row)}"' in page
@@ -209,6 +221,55 @@ def test_the_screen_shows_who_did_what_to_which_object_and_what_changed(boss: Cl
     assert list_actions(boss) == [
         *("limit.set", "template.delete", "template.create", "job.pause", "target.pause"),
     ]
+
+
+def test_a_stop_of_a_running_job_is_under_the_name_of_the_user_who_requested_it(boss: Client) -> None:
+    jobs = [job_in(Status.RUNNING) for _ in range(2)]
+    job_services.cancel(jobs[0].pk, reason="wrong book", actor=ANN)
+    job_services.pause(jobs[1].pk, reason="disk full", actor=ANN)
+    JobEventFactory.create(job=jobs[0], kind="CANCELLED", actor_kind="worker", actor_name="mailer")
+    rows = boss.get(reverse(URL)).context["rows"]
+    entries = [(row["entry"].action, row["entry"].actor_name, row["entry"].reason) for row in rows]
+    assert entries == [("job.pause", "ann", "disk full"), ("job.cancel", "ann", "wrong book")]
+
+
+def test_a_changed_limit_shows_the_value_before_and_after(boss: Client) -> None:
+    limit = ConcurrencyLimitFactory.create(scope="resource", key="gpu", max=1)
+    boss.post(get_page_url(limit), {"max": "3", "overridden": "on", "reason": "second card"})
+    (row,) = boss.get(reverse(URL)).context["rows"]
+    assert row["changes"] == [("max", "1", "3")]
+    assert get_page_url(limit) in row["object"]
+    assert (str(row["action"]), "boss" in row["actor"], row["entry"].reason) == ("Set limit", True, "second card")
+
+
+def test_a_retry_is_one_row_and_submissions_are_none(boss: Client) -> None:
+    job = job_in(Status.FAILED)
+    job_services.enqueue("sample.noop", actor=ANN)
+    job_services.retry(job.pk, actor=ANN)
+    assert list_actions(boss) == ["job.retry"]
+
+
+def test_every_action_and_object_has_a_name_in_plain_words() -> None:
+    assert set(activity_screen.ACTION_LABELS) == set(ALL_ACTIONS)
+    assert set(activity_screen.OBJECT_LABELS) == set(OBJECT_KINDS)
+
+
+def test_the_times_of_the_filter_are_in_the_zone_that_the_page_names(boss: Client, settings: Any) -> None:
+    settings.TIME_ZONE = "Europe/Berlin"
+    row = ActivityFactory.create()
+    local = timezone.localtime(row.at, ZoneInfo("Europe/Berlin")).replace(tzinfo=None)
+    before, after = (local + timedelta(minutes=minutes) for minutes in (-5, 5))
+    assert "Times in Europe/Berlin" in boss.get(reverse(URL)).content.decode()
+    assert list_actions(boss, since=f"{before:%Y-%m-%dT%H:%M}", until=f"{after:%Y-%m-%dT%H:%M}") == [row.action]
+    assert list_actions(boss, since=f"{after:%Y-%m-%dT%H:%M}") == []
+
+
+def test_the_screen_refreshes_itself(boss: Client) -> None:
+    live = {"X-Jobs-Live": "1"}
+    first = boss.get(reverse(URL), headers=live)
+    ActivityFactory.create()
+    again = boss.get(reverse(URL), headers={**live, "If-None-Match": first["ETag"]})
+    assert (again.status_code, len(again.context["rows"])) == (200, 1)
 
 
 def test_filters_and_pages(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def offered_actions(client: Client) -> set[str]:
 
 
 def buttons(client: Client, job: Job) -> set[str]:
-    return {action.name for action, _url in client.get(get_page_url(job)).context["buttons"]}
+    return {verb.name for verb in client.get(get_page_url(job)).context["verbs"]} - {"clone"}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -94,8 +94,8 @@ def test_a_verb_is_only_taken_by_post_with_a_csrf_token(boss: Client) -> None:
     assert strict.post(verb_url(job, "cancel")).status_code == 403
     assert strict.post(get_list_url(Job), {"action": "cancel", "_selected_action": [job.pk]}).status_code == 403
     assert boss.post(verb_url(job, "explode")).status_code == 404
-    assert boss.post(verb_url(JobFactory.build(), "cancel")).status_code == 404
-    assert boss.post(verb_url(job, "cancel").replace(str(job.pk), "nonsense")).status_code == 404
+    assert boss.post(verb_url(JobFactory.build(), "cancel"))["Location"] == get_list_url(Job)  # with a message
+    assert boss.post(verb_url(job, "cancel").replace(str(job.pk), "nonsense"))["Location"] == get_list_url(Job)
     job.refresh_from_db()
     assert job.status == Status.QUEUED
 
@@ -112,9 +112,13 @@ def test_buttons_are_the_verbs_that_make_sense_now(boss: Client) -> None:
     assert buttons(boss, job_in(Status.PAUSED)) == {"resume", "cancel"}
     assert buttons(boss, job_in(Status.COMPLETED)) == {"retry"}
     failed = job_in(Status.FAILED)
-    assert buttons(boss, failed) == {"resume", "retry", "resolve"}
+    assert buttons(boss, failed) == {"retry", "resolve"}
     boss.post(verb_url(failed, "retry"))
     assert buttons(boss, failed) == set()
+    blocking = job_in(Status.FAILED, target="book-1", holds_lane=True, checkpoint={"page": 3})
+    assert buttons(boss, blocking) == {"retry", "retry_fresh", "resume", "resolve"}
+    JobFactory.create(failed=True, retry_of=blocking, attempt=2)
+    assert buttons(boss, blocking) == set()  # its retry has the verbs
 
 
 def test_a_mixed_selection_is_reported_job_by_job(boss: Client) -> None:
@@ -126,13 +130,13 @@ def test_a_mixed_selection_is_reported_job_by_job(boss: Client) -> None:
 
 
 def test_a_running_job_is_asked_to_pause_in_that_word(boss: Client) -> None:
-    assert read_messages(run_action(boss, "pause", [job_in(Status.RUNNING)])) == "1 asked to pause."
+    assert read_messages(run_action(boss, "pause", [job_in(Status.RUNNING)])) == "Pause requested."
 
 
 def test_a_running_job_is_asked_and_the_message_says_so(boss: Client) -> None:
     running, queued, done = job_in(Status.RUNNING), job_in(Status.QUEUED), job_in(Status.COMPLETED)
     response = run_action(boss, "cancel", [running, queued, done])
-    expected = f"1 job cancelled, 1 asked to stop, 1 skipped: already completed ({done.pk})."
+    expected = f"1 job cancelled, Cancel requested, 1 skipped: already completed ({done.pk})."
     assert read_messages(response) == expected
     running.refresh_from_db()
     assert (running.status, running.cancel_requested) == (Status.RUNNING, True)
@@ -143,12 +147,12 @@ def test_every_refusal_is_a_sentence_and_never_an_error(boss: Client) -> None:
     JobFactory.create(retry_of=retried, attempt=2)
     resolved = job_in(Status.FAILED, resolved_at=retried.created_at)
     asked = job_in(Status.RUNNING, cancel_requested=True, cancel_mode="CANCEL")
-    assert "0 jobs retried, 1 skipped: already followed by a job that is queued" in read_messages(
+    assert "0 jobs retried, 1 skipped: already retried (latest attempt: queued)" in read_messages(
         run_action(boss, "retry", [retried])
     )
-    assert "1 skipped: already followed by a job that is queued" in read_messages(run_action(boss, "resume", [retried]))
+    assert "1 skipped: already retried (latest attempt: queued)" in read_messages(run_action(boss, "resume", [retried]))
     assert "1 skipped: already resolved" in read_messages(run_action(boss, "resolve", [resolved]))
-    assert "1 skipped: already asked to cancel" in read_messages(run_action(boss, "pause", [asked]))
+    assert "1 skipped: cancel already requested" in read_messages(run_action(boss, "pause", [asked]))
     assert "1 skipped: still queued" in read_messages(run_action(boss, "resume", [job_in(Status.QUEUED)]))
     for verb in VERBS:
         for status in Status:

@@ -117,7 +117,7 @@ def test_a_viewer_sees_the_class_and_the_place_of_an_exception() -> None:
     document = viewer.get(f"/api/jobs/{job.pk}").json()
     assert (document["status_reason"], document["progress_message"]) == ("ValueError", "")
     assert re.fullmatch(r"ValueError \(jobs\.py:\d+\)", document["run"]["error"])
-    for url in (get_page_url(job), reverse("admin:jobscheduler_jobs_dashboard")):
+    for url in (get_page_url(job), reverse("admin:jobscheduler_jobs_overview")):
         page = viewer.get(url).content.decode()
         assert ("ValueError" in page, "jobs.py:" in page) == (True, True), url
 

@@ -11,6 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 import tests.sample_app.job_types  # noqa: F401
+from jobs.admin.filters import TABS
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.services import limits, targets
@@ -32,10 +33,16 @@ def act(client: Client, action: str, jobs: list[Job], query: str = "", **data: A
     return client.post(f"{get_list_url(Job)}{query}", post)
 
 
+def describe(page: Any) -> list[str]:
+    """Return what a confirmation asks, and whom it will skip."""
+    dry_run = page.context["dry_run"]
+    return [str(dry_run), *dry_run.describe_skipped()]
+
+
 def test_a_row_says_why_its_job_waits(boss: Client) -> None:
     note: Any = ("tests.note", {"text": "a"})
     no_worker = job_services.enqueue(*note)
-    assert "no running worker handles tests.note" in rows(boss)[no_worker.pk].why
+    assert rows(boss)[no_worker.pk].wait.code == "no_worker"
     WorkerFactory.create(serves=SERVES)
     timed = job_services.enqueue(*note, not_before=timezone.now() + timedelta(hours=2))
     held = job_services.enqueue(*note, hold=True)
@@ -44,14 +51,14 @@ def test_a_row_says_why_its_job_waits(boss: Client) -> None:
     targets.pause("stopped")
     at_paused_target = job_services.enqueue(*note, target="stopped")
     found = rows(boss)
-    assert found[no_worker.pk].why == ""
-    assert found[timed.pk].why.startswith("scheduled for")
-    assert found[held.pk].why == "on hold"
-    assert found[behind_failure.pk].why == "its target is blocked by a failed job"
-    assert found[at_paused_target.pk].why == "its target is paused"
+    assert found[no_worker.pk].wait is None
+    assert found[timed.pk].wait.message.startswith("scheduled for")
+    assert found[held.pk].wait.message == "on hold"
+    assert found[behind_failure.pk].wait.message == "target blocked by a failed job"
+    assert found[at_paused_target.pk].wait.message == "target paused"
     limits.pause("global", reason="stocktaking")
     page = boss.get(get_list_url(Job))
-    assert "the global limit is paused" in {job.pk: job for job in page.context["cl"].result_list}[no_worker.pk].why
+    assert {job.pk: job for job in page.context["cl"].result_list}[no_worker.pk].wait.code == "scope_paused"
     assert "stocktaking" in page.content.decode()
 
 
@@ -61,7 +68,8 @@ def test_a_row_is_marked_by_what_is_special_about_its_job(boss: Client) -> None:
     job_in(Status.FAILED, in_lane=True)
     JobFactory.create(schedule=ScheduleFactory.create(), in_group=True, attempt=2, max_retries=3)
     page = boss.get(get_list_url(Job)).content.decode()
-    missing = [word for word in ("stuck", "blocks its target", "by schedule", "in a group", "2/4") if word not in page]
+    marks = ("missed heartbeat", "blocks its target", "scheduled", "group", "attempt 2 of 4")
+    missing = [mark for mark in marks if mark not in page]
     assert missing == []
 
 
@@ -70,18 +78,49 @@ def test_params_are_in_one_line_masked_and_only_for_those_who_may_see_them(boss:
     long = secrets.token_hex(4000)  # which no database makes small
     JobFactory.create(params={"text": long})
     page = boss.get(get_list_url(Job)).content.decode()
-    assert [word in page for word in ("hello", "hunter2", "(long params)", long[:20])] == [True, False, True, False]
+    assert [word in page for word in ("hello", "hunter2", "params too long to show", long[:20])] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     assert "hello" not in looker.get(get_list_url(Job)).content.decode()
 
 
-def test_the_tabs_count_every_status_in_one_call(boss: Client, looker: Client) -> None:
-    for status in (Status.QUEUED, Status.QUEUED, Status.RUNNING, Status.PAUSED):
+def test_the_tabs_count_what_their_lists_show_in_one_call(boss: Client, looker: Client) -> None:
+    for status in Status:
         job_in(status)
-    page = boss.get(f"{get_list_url(Job)}?status=RUNNING")
-    assert [tab["name"] for tab in page.context["tabs"] if tab["is_current"]] == ["RUNNING"]
-    counts = looker.get(page.context["counts_url"]).json()
-    assert set(counts) == set(Status)
-    assert (counts["QUEUED"], counts["RUNNING"], counts["PAUSED"]) == ("2", "1", "1")
+    job_in(Status.QUEUED, gate=1, not_before=timezone.now() + timedelta(hours=1))
+    job_in(Status.QUEUED, job_type="tests.other")
+    job_in(Status.FAILED, target="shut", in_lane=True)
+    job_in(Status.QUEUED, target="shut", gate=2)
+    for query in ("", "q=type:tests.other", "job_type=tests.other", "created=1h", "attention=blocking", "ended=1h"):
+        page = boss.get(f"{get_list_url(Job)}?{query}")
+        counts = looker.get(page.context["counts_url"] + page.context["cl"].count_query).json()
+        lists = {tab["name"]: boss.get(f"{get_list_url(Job)}{tab['query']}") for tab in page.context["cl"].tabs}
+        shown = {name: str(answer.context["cl"].result_count) for name, answer in lists.items()}
+        assert counts == shown, query
+
+
+def test_every_job_is_in_one_tab(boss: Client) -> None:
+    job_in(Status.FAILED, target="shut", in_lane=True)
+    targets.pause("stopped")
+    for status in Status:
+        job_in(status)
+    job_in(Status.PENDING, hold=True), job_in(Status.PENDING, hold=False)
+    job_in(Status.QUEUED, gate=1, not_before=timezone.now() + timedelta(hours=1))
+    job_in(Status.QUEUED, target="shut", gate=2), job_in(Status.QUEUED, target="stopped", gate=2)
+    in_tabs = [pk for name in TABS for pk in rows(boss, f"?status={name}")]
+    assert sorted(in_tabs) == sorted(Job.objects.values_list("pk", flat=True))
+    assert len(rows(boss, "?status=blocked")) == 2
+
+
+def test_a_tab_keeps_the_search_and_the_filters(boss: Client) -> None:
+    page = boss.get(f"{get_list_url(Job)}?status=RUNNING&q=type:a&created=24h&p=2&sort=oldest")
+    tabs = {tab["name"]: tab for tab in page.context["cl"].tabs}
+    assert [name for name, tab in tabs.items() if tab["is_current"]] == ["running"]
+    assert tabs["FAILED"]["query"] == "?created=24h&q=type%3Aa&sort=oldest&status=FAILED"
+    assert tabs["all"]["query"] == "?created=24h&q=type%3Aa&sort=oldest"
 
 
 @pytest.mark.parametrize("status", Status)
@@ -105,7 +144,7 @@ def test_what_needs_attention_is_one_filter_away(boss: Client) -> None:
 
 
 def test_an_empty_list_says_why_it_is_empty(boss: Client) -> None:
-    assert "There are no jobs yet" in boss.get(get_list_url(Job)).content.decode()
+    assert "No jobs yet" in boss.get(get_list_url(Job)).content.decode()
     job_in(Status.QUEUED)
     assert "Nothing matches these filters" in boss.get(f"{get_list_url(Job)}?status=FAILED").content.decode()
 
@@ -118,7 +157,10 @@ def test_a_grave_verb_on_many_first_says_what_it_would_do(boss: Client) -> None:
     before = dump_tables()
     page = act(boss, "retry", [*ended, *running])
     assert page.status_code == 200
-    assert str(page.context["dry_run"]) == "5 jobs: 3 will be retried, 2 skipped because already running."
+    assert describe(page) == ["Retry 3 jobs?", "2 will be skipped: already running"]
+    assert page.context["dry_run"].describe_unhandled() == [
+        "No running worker handles tests.note: 3 jobs will wait until one does."
+    ]
     assert dump_tables() == before
     agreed = act(boss, "retry", [*ended, *running], confirmed="1", reason="as agreed")
     assert read_messages(agreed).startswith("3 jobs retried, 2 skipped: already running")
@@ -159,7 +201,7 @@ def test_any_verb_can_be_tried_dry(boss: Client) -> None:
     jobs = [job_in(Status.QUEUED), job_in(Status.COMPLETED)]
     before = dump_tables()
     page = act(boss, "pause", jobs, dry_run="on")
-    assert str(page.context["dry_run"]) == "2 jobs: 1 will be paused, 1 skipped because already completed."
+    assert describe(page) == ["Pause 1 job?", "1 will be skipped: already completed"]
     assert dump_tables() == before
 
 
@@ -184,8 +226,8 @@ def test_all_that_match_are_taken_up_to_the_limit_and_the_rest_is_told(boss: Cli
     settings.JOBSCHEDULER = {"CONSOLE_BULK_LIMIT": 3}
     jobs = [job_in(Status.FAILED) for _ in range(5)]
     page = act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1")
-    assert str(page.context["dry_run"]) == "3 jobs: 3 will be retried."
-    assert "2 remain for the next time" in page.content.decode()
+    assert describe(page) == ["Retry 3 jobs?"]
+    assert "2 remain." in page.content.decode()
     assert "2 not looked at" in read_messages(
         act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1", confirmed="1")
     )
@@ -195,7 +237,7 @@ def test_priority_is_changed_for_many_by_those_who_may_reorder(db: Any) -> None:
     client = log_in(create_reader("operator", "reorder_job"))
     jobs = [job_in(Status.QUEUED), job_in(Status.QUEUED), job_in(Status.COMPLETED)]
     page = act(client, "change_priority", jobs)
-    assert str(page.context["dry_run"]) == "3 jobs: 2 will be changed, 1 skipped because already completed."
+    assert describe(page) == ["Change the priority of 2 jobs?", "1 will be skipped: already completed"]
     for wrong in ("", "101", "-1", "x", "9" * 50, "1.5"):
         refused = act(client, "change_priority", jobs, confirmed="1", priority=wrong)
         assert (refused.status_code, bool(refused.context["error"])) == (200, True), wrong
@@ -223,7 +265,7 @@ def test_a_job_that_follows_one_whose_worker_died_is_marked_as_rescued(db: Any) 
         died = JobFactory.create(failed=True, status_reason=reason)
         JobFactory.create(retry_of=died, attempt=2)
     page = client.get(get_list_url(Job)).content.decode()
-    assert page.count('<span class="jc-mark">rescued</span>') == 1
+    assert page.count('<span class="jc-mark">recovered</span>') == 1
 
 
 def test_a_page_that_asks_for_itself_leaves_the_messages_to_people(boss: Client) -> None:

@@ -29,15 +29,19 @@ def errors(response: Any) -> dict[str, Any]:
 def test_an_operator_sets_a_limit_and_pauses_it_under_his_name(db: Any) -> None:
     client = log_in(create_reader("operator", "change_limits"))
     limit = ConcurrencyLimitFactory.create(max=1, overridden=False)
-    response = client.post(get_page_url(limit), {"max": "5", "paused": "on", "reason": "maintenance"})
-    assert response.status_code == 302
+    pause = get_page_url(limit).replace("/change/", "/verb/pause/")
+    assert client.post(get_page_url(limit), {"max": "5", "reason": "more"}).status_code == 302
+    client.post(pause, {"reason": "maintenance"})
     limit.refresh_from_db()
     assert (limit.max, limit.overridden, limit.paused, limit.paused_by) == (5, True, True, "operator")
     assert (limit.paused_at is not None, limit.reason) == (True, "maintenance")
-    client.post(get_page_url(limit), {"max": "5", "overridden": "on"})
+    client.post(get_page_url(limit), {"max": "6", "overridden": "on"})
     limit.refresh_from_db()
-    assert (limit.max, limit.paused, limit.paused_by, limit.paused_at) == (5, False, "", None)
-    assert LogEntry.objects.count() == 2
+    assert (limit.max, limit.paused, limit.reason) == (6, True, "maintenance")
+    client.post(pause.replace("pause", "unpause"))
+    limit.refresh_from_db()
+    assert (limit.max, limit.paused, limit.paused_by, limit.paused_at) == (6, False, "", None)
+    assert LogEntry.objects.count() == 4
 
 
 def test_a_limit_goes_back_to_what_the_settings_say(boss: Client, settings: Any) -> None:
@@ -207,3 +211,31 @@ def test_huge_params_are_edited_whole(boss: Client) -> None:
     boss.post(get_page_url(template), {**TEMPLATE, "job_type": "tests.anything", "params": shown})
     template.refresh_from_db()
     assert template.params == params
+
+
+def test_rates_are_entered_shown_and_refused_by_name(boss: Client) -> None:
+    limit = ConcurrencyLimitFactory.create(scope="resource", key="openai", max=8)
+    form = {"max": "8", "rate": "60 / minute", "token_rate": "90000/min", "burst": "5", "overridden": "on"}
+    page = f"{get_list_url(ConcurrencyLimit)}{limit.pk}/change/"
+    assert boss.post(page, form).status_code == 302
+    limit.refresh_from_db()
+    assert limit.values == (8, "60/min", "90000/min", 5)
+    for url in (page, get_list_url(ConcurrencyLimit)):
+        text = boss.get(url).content.decode()
+        assert "60/min starts, burst 5, 90000/min tokens (1500 left)" in text
+
+    for name, value in (("rate", "60"), ("token_rate", "many"), ("burst", "0")):
+        response = boss.post(page, {**form, name: value})
+        assert (response.status_code, set(response.context["adminform"].form.errors)) == (200, {name})
+    response = boss.post(page, {**form, "rate": ""})
+    assert set(response.context["adminform"].form.errors) == {"burst"}
+    limit.refresh_from_db()
+    assert limit.values == (8, "60/min", "90000/min", 5)
+
+
+def test_a_maximum_entered_in_the_list_keeps_the_rates(boss: Client) -> None:
+    limit = ConcurrencyLimitFactory.create(scope="resource", key="openai", max=8, rate="60/min")
+    form = {"form-TOTAL_FORMS": "1", "form-INITIAL_FORMS": "1", "form-0-id": limit.pk, "form-0-max": "3"}
+    assert boss.post(get_list_url(ConcurrencyLimit), {**form, "_save": "Save"}).status_code == 302
+    limit.refresh_from_db()
+    assert limit.values == (3, "60/min", "", None)

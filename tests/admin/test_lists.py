@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs.admin.base import CappedInt, CappedPaginator
+from jobs.admin.job_detail import ROWS_SHOWN
 from jobs.models import Job, JobEvent, JobGroup, JobRun, JobTemplate, Target, Worker
 from jobs.states import Status
 from schedules.models import Schedule
@@ -35,11 +36,12 @@ def test_the_job_list_takes_as_many_queries_for_100_rows_as_for_10(db: Any) -> N
     for status in (Status.FAILED, Status.QUEUED):
         for _ in range(5):
             job_in(status, target=None)
+    job_in(Status.RUNNING)
     baseline = count_queries(client, f"{get_list_url(Job)}?all=1")
     for _ in range(45):
         job_in(Status.FAILED)
         job_in(Status.RUNNING)
-    assert client.get(f"{get_list_url(Job)}?all=1").context["cl"].result_count == 100
+    assert client.get(f"{get_list_url(Job)}?all=1").context["cl"].result_count == 101
     assert count_queries(client, f"{get_list_url(Job)}?all=1") == baseline <= 20
 
 
@@ -62,13 +64,13 @@ def test_other_lists_take_a_constant_number_of_queries_too(make: Any, boss: Clie
     assert count_queries(boss, get_list_url(make._meta.model)) == baseline <= 8
 
 
-def test_a_job_page_takes_as_many_queries_for_many_events_as_for_few(boss: Client) -> None:
+def test_a_job_page_takes_a_constant_number_of_queries(boss: Client) -> None:
     job = JobFactory.create(failed=True, in_lane=True)
-    factories.JobEventFactory.create_batch(2, job=job)
+    factories.JobEventFactory.create_batch(ROWS_SHOWN, job=job)  # with more events, the first one is read by itself
     baseline = count_queries(boss, get_page_url(job))
     factories.JobEventFactory.create_batch(100, job=job)
     factories.JobLogFactory.create_batch(100, job=job)
-    assert count_queries(boss, get_page_url(job)) == baseline <= 13
+    assert count_queries(boss, get_page_url(job)) == baseline <= 17
 
 
 @pytest.mark.parametrize("model", SHOWN)
@@ -76,9 +78,8 @@ def test_every_list_has_the_bar_and_its_filters_above_the_table(model: Any, boss
     page = boss.get(get_list_url(model))
     text = page.content.decode()
     assert ('class="jc-bar"' in text, "changelist-filter" in text) == (True, False)
-    assert [spec.parameter_name for spec in page.context["cl"].filters] == re.findall(r'<select name="(\w+)"', text)[
-        : len(page.context["cl"].filters)
-    ]
+    names = {spec.parameter_name for spec in page.context["cl"].filters}
+    assert names <= set(re.findall(r'<select name="(\w+)"', text))
 
 
 @pytest.mark.parametrize("model", [Job, JobGroup, Schedule, Target, Worker, WebhookDelivery])
@@ -97,7 +98,8 @@ def test_a_filter_keeps_what_the_address_says_besides(boss: Client) -> None:
     page = boss.get(f"{get_list_url(Job)}?status=FAILED&q=type:a&created=24h").content.decode()
     form = page[page.index("jc-filters") :].partition("</form>")[0]
     hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
-    assert dict(hidden) == {"status": "FAILED", "q": "type:a"}
+    assert dict(hidden) == {"status": "FAILED"}
+    assert 'name="q" value="type:a"' in form
     assert '<option value="24h" selected>' in form
 
 
@@ -145,7 +147,7 @@ def test_jobs_are_found_by_id_and_by_qualifier(boss: Client) -> None:
     ):
         assert search(boss, query) == one, query
     assert search(boss, 'target:"a b" tenant:acme') == one
-    for query in ("type:mail", "type:%*", "nonsense", str(job.pk)[:8], "tenant:acme resource:other", "status:QUEUED"):
+    for query in ("type:mail", "type:%*", "nonsense", "tenant:acme resource:other", "status:FAILED"):
         assert search(boss, query) == set(), query
 
 
@@ -174,8 +176,8 @@ def test_things_with_names_are_found_by_the_beginning_of_the_name(boss: Client) 
 
 def test_every_search_box_says_what_it_finds(boss: Client) -> None:
     for model in SHOWN:
-        assert "Finds " in boss.get(get_list_url(model)).content.decode(), model
-    assert "type:…" in boss.get(get_list_url(Job)).content.decode()
+        assert "Search by " in boss.get(get_list_url(model)).content.decode(), model
+    assert '<option value="type:"></option>' in boss.get(get_list_url(Job)).content.decode()
 
 
 def test_jobs_are_filtered_by_status_type_and_age(boss: Client) -> None:
@@ -192,9 +194,10 @@ def test_jobs_are_filtered_by_status_type_and_age(boss: Client) -> None:
     assert old.pk not in shown("created=1h")
 
 
-def test_lists_are_sorted_newest_first_and_only_by_what_is_indexed(boss: Client) -> None:
+def test_the_job_list_is_sorted_newest_first_and_by_no_column(boss: Client) -> None:
     jobs = JobFactory.create_batch(3)
-    shown = boss.get(f"{get_list_url(Job)}?o=-2").context["cl"].result_list
-    assert [job.pk for job in shown] == [job.pk for job in reversed(jobs)]
-    shown = boss.get(f"{get_list_url(Job)}?o=1").context["cl"].result_list
-    assert [job.pk for job in shown] == [job.pk for job in jobs]
+    for query in ("", "?o=-2", "?o=1", "?sort=nonsense"):
+        shown = boss.get(f"{get_list_url(Job)}{query}").context["cl"].result_list
+        assert [job.pk for job in shown] == [job.pk for job in reversed(jobs)], query
+    oldest = boss.get(f"{get_list_url(Job)}?sort=oldest").context["cl"].result_list
+    assert [job.pk for job in oldest] == [job.pk for job in jobs]

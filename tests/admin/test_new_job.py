@@ -16,7 +16,7 @@ from jobs.models import Job, JobTemplate
 from jobs.redaction import MASK
 from jobs.registry import job, registry
 from jobs.states import Status
-from tests.factories import JobTemplateFactory
+from tests.factories import JobTemplateFactory, WorkerFactory
 from tests.support.admin_pages import get_page_url
 from tests.support.admin_users import create_reader, log_in
 from tests.support.snapshots import dump_tables, list_events
@@ -76,7 +76,7 @@ def test_the_form_shows_each_parameter_with_its_type_bounds_and_default(boss: Cl
     page = boss.get(f"{place()}?job_type={KIND}").content.decode()
     for name in ("title", "count", "ratio", "loud", "size", "colour", "options", "names", "note"):
         assert f'name="param-{name}"' in page, name
-    for text in ("Takes one of each.", "integer, ≥ 1, ≤ 9", "Empty: 0.5", '<option value="large">'):
+    for text in ("Takes one of each.", "integer, ≥ 1, ≤ 9", "Default: 0.5", '<option value="large">'):
         assert text in page, text
 
 
@@ -208,3 +208,9 @@ def test_a_template_of_an_unknown_type_or_that_is_gone_is_told(boss: Client) -> 
     assert boss.post(run_of(template), {}).status_code == 200
     template.delete()
     assert boss.get(run_of(JobTemplateFactory.build())).status_code == 404
+
+
+def test_the_form_warns_where_no_running_worker_handles_the_type(boss: Client) -> None:
+    assert 'id="no-worker"' in boss.get(place(), {"job_type": KIND}).content.decode()
+    WorkerFactory(serves={"types": [KIND]})
+    assert 'id="no-worker"' not in boss.get(place(), {"job_type": KIND}).content.decode()

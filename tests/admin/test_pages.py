@@ -16,9 +16,12 @@ from jobs.models import (
     Job,
     JobEvent,
     JobLog,
+    JobTag,
     JobTemplate,
     LaneMark,
     ShareAccount,
+    TokenSpend,
+    Waiter,
 )
 from schedules.models import Schedule
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, JobTemplateFactory
@@ -28,7 +31,7 @@ from tests.support.admin_users import APP_LABELS
 from tests.support.snapshots import dump_tables
 from webhooks.models import WebhookEndpoint
 
-INTERNAL = (FailedAttempt, GroupAction, LaneMark, ShareAccount)
+INTERNAL = (FailedAttempt, GroupAction, JobTag, LaneMark, ShareAccount, TokenSpend, Waiter)
 SHOWN = [model for label in APP_LABELS for model in apps.get_app_config(label).get_models() if model not in INTERNAL]
 EDITED = (
     JobTemplate,

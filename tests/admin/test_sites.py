@@ -72,7 +72,7 @@ def test_pages_of_a_custom_site_lead_nowhere_else(boss: Client) -> None:
 @pytest.mark.parametrize("site", ["backoffice", "narrow"])
 def test_screens_of_a_custom_site_lead_nowhere_else(site: str, boss: Client) -> None:
     create_all_rows()
-    for name in ("dashboard", "queue"):
+    for name in ("overview", "queue"):
         page = boss.get(reverse(f"{site}:jobscheduler_jobs_{name}"))
         assert page.status_code == 200
         assert re.findall(r'(?:href|action)="/(?!static|backoffice|narrow)[^"]*', page.content.decode()) in (
@@ -80,7 +80,7 @@ def test_screens_of_a_custom_site_lead_nowhere_else(site: str, boss: Client) -> 
             ['href="/'],
         )
     listed = boss.get(f"/{site}/").content.decode()
-    assert (f"/{site}/jobscheduler_jobs/job/dashboard/" in listed) is (site == "backoffice")
+    assert (f"/{site}/scheduler/overview/" in listed) is (site == "backoffice")
 
 
 def test_a_site_with_a_job_list_of_its_own_has_no_screens_and_no_broken_links(rf: Any, boss: Client) -> None:
@@ -102,7 +102,7 @@ def test_verbs_work_on_a_custom_site_and_return_to_it(boss: Client) -> None:
     listed = place("backoffice", Job, "changelist")
     response = boss.post(listed, {"action": "retry", "_selected_action": [failed.pk]})
     assert response["Location"] == listed
-    assert "/backoffice/" in read_messages(response).split("followed by")[1]
+    assert "/backoffice/" in read_messages(response).split("Retried as")[1]
 
 
 def test_a_site_that_shows_only_jobs_links_to_nothing_it_has_not(boss: Client) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from jobs.models import ConcurrencyLimit, Job, Lease, Target
 from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.states import Status
-from tests.factories import ConcurrencyLimitFactory, JobFactory, LeaseFactory, TargetFactory, job_in
+from tests.factories import ConcurrencyLimitFactory, JobFactory, LeaseFactory, TargetFactory, WorkerFactory, job_in
 from tests.support.admin_pages import count_queries, get_list_url, get_page_url, list_buttons, read_messages, run_action
 from tests.support.admin_users import create_reader, log_in
 from tests.support.snapshots import dump_tables
@@ -36,7 +38,7 @@ def test_the_list_says_who_holds_a_lane_why_it_is_shut_and_who_waits(boss: Clien
     targets.pause("book-3", reason="on holiday")
     job_in(Status.RUNNING, target="book-2")
     page = boss.get(get_list_url(Target)).content.decode()
-    for text in ("until it is resumed", "out of ink", ">3<", "on holiday", "Running"):
+    for text in ("until retried or resolved", "out of ink", "</span> 3<", "on holiday", "Running"):
         assert text in page, text
     rows = boss.get(f"{get_list_url(Target)}?blocked=1").context["cl"].result_list
     assert [target.key for target in rows] == ["book-1"]
@@ -67,7 +69,7 @@ def test_a_target_is_paused_and_unpaused_under_ones_name_from_list_and_page(db: 
     target.refresh_from_db()
     assert (target.paused, target.paused_by, target.reason) == (True, "operator", "tea")
     assert list_buttons(client, target) == ["unpause"]
-    assert read_messages(run_action(client, "unpause", [target])) == "1 target unpaused."
+    assert read_messages(run_action(client, "unpause", [target])) == "1 target resumed."
     target.refresh_from_db()
     assert not target.paused
     assert LogEntry.objects.count() == 2
@@ -78,7 +80,7 @@ def test_what_failed_is_resolved_after_a_second_look(boss: Client) -> None:
     assert set(list_buttons(boss, target)) == {"pause", "resolve"}
     assert list_buttons(boss, free) == ["pause"]
     asked = boss.post(verb_of(target, "resolve"), {"reason": "seen"})
-    assert ("Nothing has been done yet." in asked.content.decode(), 'value="seen"' in asked.content.decode()) == (
+    assert ("Nothing has changed yet." in asked.content.decode(), 'value="seen"' in asked.content.decode()) == (
         True,
         True,
     )
@@ -94,7 +96,7 @@ def test_a_second_look_at_a_selection_keeps_the_selection(boss: Client) -> None:
         get_list_url(Target), {"action": "resolve", "_selected_action": [target.pk], "index": 0}
     ).content.decode()
     assert f'name="_selected_action" value="{target.pk}"' in asked
-    assert read_messages(run_action(boss, "resolve", [target], confirmed="1")) == "1 target opened."
+    assert read_messages(run_action(boss, "resolve", [target], confirmed="1")) == "1 target unblocked."
 
 
 def test_a_limit_shows_what_is_in_use_and_who_paused_it(boss: Client) -> None:
@@ -108,6 +110,65 @@ def test_a_limit_shows_what_is_in_use_and_who_paused_it(boss: Client) -> None:
     page = boss.get(get_list_url(ConcurrencyLimit)).content.decode()
     assert ("relay is down" in page, "boss" in page) == (True, True)
     assert "relay is down" in boss.get(get_list_url(Job)).content.decode()  # the banner above every list of jobs
+
+
+def test_each_maximum_in_the_list_has_a_label_of_its_own(boss: Client) -> None:
+    ConcurrencyLimitFactory.create(scope="resource", key="smtp", max=3)
+    ConcurrencyLimitFactory.create(scope="tenant", key="acme", max=3)
+    labels = re.findall(r'name="form-\d-max"[^>]*aria-label="([^"]+)"', read(boss, get_list_url(ConcurrencyLimit)))
+    assert labels == ["Maximum: Resource smtp", "Maximum: Tenant acme"]
+
+
+def read(client: Client, url: str) -> str:
+    return client.get(url).content.decode()
+
+
+def test_a_limit_says_when_the_slots_of_its_workers_are_fewer(boss: Client) -> None:
+    everything = ConcurrencyLimitFactory.create(scope="global", key="", max=5)
+    smtp = ConcurrencyLimitFactory.create(scope="resource", key="smtp", max=2)
+    acme = ConcurrencyLimitFactory.create(scope="tenant", key="acme", max=1)
+    pages = (get_list_url(ConcurrencyLimit), get_page_url(everything))
+    assert all("no running worker" in read(boss, url) for url in pages)
+    WorkerFactory.create(slots=3, serves={"types": ["a"], "resources": ["smtp"]})
+    WorkerFactory.create(slots=8, state="QUIET", request="QUIET", serves={"types": ["a"]})
+    WorkerFactory.create(slots=1, serves={"types": ["a"], "resources": ["gpu"], "tenant": "default"})
+    note = "Workers have only 4 slots: the limit is not reached."
+    assert all(note in read(boss, url) for url in pages)
+    assert ("is not reached" in read(boss, get_page_url(smtp)), "no running" in read(boss, get_page_url(acme))) == (
+        False,
+        False,
+    )
+
+
+def test_the_page_of_a_limit_has_one_way_to_pause_it(boss: Client) -> None:
+    limit = ConcurrencyLimitFactory.create(scope="resource", key="smtp", max=2)
+    page = read(boss, get_page_url(limit))
+    assert (page.count("/verb/pause/"), 'name="paused"' in page) == (1, False)
+    boss.post(get_page_url(limit), {"max": "2", "overridden": "on", "paused": "on"})
+    limit.refresh_from_db()
+    assert not limit.paused
+
+
+def test_who_may_pause_resources_changes_no_other_limit(db: Any) -> None:
+    smtp = ConcurrencyLimitFactory.create(scope="resource", key="smtp", max=2)
+    acme = ConcurrencyLimitFactory.create(scope="tenant", key="acme", max=2)
+    operator = log_in(create_reader("ann", "pause_resource"))
+    assert (list_buttons(operator, smtp), list_buttons(operator, acme)) == (["pause"], [])
+    assert operator.post(verb_of(smtp, "pause"), {"reason": "toner"}).status_code == 302
+    assert operator.post(verb_of(acme, "pause")).status_code == 403
+    smtp.refresh_from_db()
+    assert (smtp.paused, smtp.paused_by, smtp.reason) == (True, "ann", "toner")
+    messages = read_messages(run_action(operator, "unpause", [smtp, acme]))
+    assert ("1 skipped" in messages, "1 limit resumed" in messages) == (True, True)
+    screen = reverse("admin:jobscheduler_jobs_resource", args=["pause"])
+    assert operator.post(screen, {"key": "gpu", "reason": "heat"}).status_code == 302
+    assert ConcurrencyLimit.objects.get(key="gpu").paused
+    before = dump_tables()
+    assert "form-0-max" not in read(operator, get_list_url(ConcurrencyLimit))
+    operator.post(get_page_url(smtp), {"max": "9", "overridden": "on"})
+    assert operator.post(verb_of(smtp, "reset")).status_code == 403
+    assert log_in(create_reader("looker")).post(screen, {"key": "gpu"}).status_code == 403
+    assert dump_tables() == before
 
 
 def edit(client: Client, limit: ConcurrencyLimit, maximum: str) -> Any:
@@ -170,7 +231,7 @@ def test_lists_take_as_many_statements_for_many_rows_as_for_few(boss: Client) ->
 
 
 def test_empty_lists_teach(boss: Client) -> None:
-    assert "No target has been used." in boss.get(get_list_url(Target)).content.decode()
+    assert "No targets yet." in boss.get(get_list_url(Target)).content.decode()
     assert "No limit has a row yet." in boss.get(get_list_url(ConcurrencyLimit)).content.decode()
 
 
@@ -179,7 +240,7 @@ def test_rows_that_a_verb_does_not_suit_are_left_alone_and_told(boss: Client) ->
     TargetFactory.create(key="book-2")
     messages = read_messages(run_action(boss, "unpause", Target.objects.all()))
     assert "1 left as they were" in messages
-    assert "1 target unpaused" in messages
+    assert "1 target resumed" in messages
     assert LogEntry.objects.count() == 1
 
 
@@ -198,7 +259,7 @@ def test_a_direct_call_is_ended_after_a_second_look_and_the_history_says_by_whom
     call = LeaseFactory.create(kind="DIRECT", job_type="story.generate")
     operator = log_in(create_reader("ann", "end_lease"))
     assert list_buttons(operator, call) == ["end"]
-    assert "Nothing has been done yet." in operator.post(verb_of(call, "end")).content.decode()
+    assert "Nothing has changed yet." in operator.post(verb_of(call, "end")).content.decode()
     call.refresh_from_db()
     assert call.ended_at is None
     operator.post(verb_of(call, "end"), {"confirmed": "1", "reason": "too slow"})

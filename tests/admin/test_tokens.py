@@ -118,7 +118,7 @@ def test_a_token_says_whether_it_is_valid_and_is_revoked_from_its_page_after_a_s
     assert "valid" in boss.get(get_list_url(ApiToken)).content.decode()
     url = get_page_url(token).replace("/change/", "/verb/revoke/")
     assert url in boss.get(get_page_url(token)).content.decode()
-    assert "Nothing has been done yet." in boss.post(url).content.decode()
+    assert "Nothing has changed yet." in boss.post(url).content.decode()
     assert tokens.find(written) is not None
     assert boss.post(url, {"confirmed": "1"}).status_code == 302
     assert tokens.find(written) is None

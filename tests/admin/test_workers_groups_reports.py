@@ -12,14 +12,15 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from jobs.admin import groups as groups_admin
 from jobs.engine.worker import WorkerOptions
 from jobs.engine.worker.registration import Registration
 from jobs.errors import Conflict, NotFound
-from jobs.models import JobGroup, JobMinute, Worker, WorkerState
+from jobs.models import Job, JobGroup, JobMinute, Worker, WorkerState
 from jobs.process_identity import ProcessIdentity
 from jobs.services import groups, workers
 from jobs.services import jobs as job_services
-from tests.factories import JobFactory, JobMinuteFactory, WorkerFactory
+from tests.factories import JobFactory, JobMinuteFactory, TargetFactory, WorkerFactory
 from tests.support.admin_pages import count_queries, get_list_url, get_page_url, list_buttons, read_messages
 from tests.support.admin_users import create_reader, log_in
 
@@ -51,7 +52,7 @@ def test_a_worker_shows_its_beat_its_slots_what_it_serves_and_what_it_has_in_han
         for item in ("mailer", "h1", "1/2", "tests.note", "jc-good"):
             assert item in text, item
     listed = boss.get(get_list_url(Worker)).content.decode()
-    assert "2 job types; smtp; tenant acme" in listed
+    assert "a, b; smtp; tenant acme" in listed
     assert "mixed" not in listed
     WorkerFactory.create(version="2.0")
     assert "mixed" in boss.get(get_list_url(Worker)).content.decode()
@@ -70,10 +71,13 @@ def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiti
     assert client.post(verb_of(worker, "quiet"), {"reason": "deploy"}).status_code == 302
     worker.refresh_from_db()
     assert (worker.request, worker.requested_at is not None) == (WorkerState.QUIET, True)
-    assert "asked to become: Quiet" in client.get(get_list_url(Worker)).content.decode()
+    for url in (get_list_url(Worker), get_page_url(worker)):
+        page = client.get(url).content.decode()
+        for text in ("Draining", "requested ", "at its next heartbeat", "operator: deploy"):
+            assert text in page, text
     assert list_buttons(client, worker) == ["wake", "stop"]
     client.post(verb_of(worker, "wake"))
-    assert "Nothing has been done yet." in client.post(verb_of(worker, "stop")).content.decode()
+    assert "Nothing has changed yet." in client.post(verb_of(worker, "stop")).content.decode()
     worker.refresh_from_db()
     assert worker.request == ""
     client.post(verb_of(worker, "stop"), {"confirmed": "1"})
@@ -85,7 +89,7 @@ def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiti
 
 
 def test_a_worker_reads_its_request_with_a_beat_and_says_what_it_has_become(db: Any) -> None:
-    registration = Registration(ProcessIdentity.current("mailer"), WorkerOptions())
+    registration = Registration(WorkerOptions("mailer"))
     registration.register()
     row = Worker.objects.get()
     for wish, state in ((workers.quiet, WorkerState.QUIET), (workers.wake, WorkerState.RUNNING)):
@@ -100,7 +104,7 @@ def test_a_worker_reads_its_request_with_a_beat_and_says_what_it_has_become(db: 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_a_worker_shows_what_it_takes_of_its_host(boss: Client, executor: str) -> None:
-    registration = Registration(ProcessIdentity.current("mailer"), WorkerOptions(executor=executor))
+    registration = Registration(WorkerOptions("mailer", executor=executor))
     registration.register()
     for busy in (0, 1):
         registration.write_heartbeat(busy=busy, stuck=0)
@@ -118,7 +122,7 @@ def test_a_host_that_cannot_be_measured_costs_no_beat(db: Any, monkeypatch: pyte
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr("jobs.engine.worker.registration._import_psutil", raise_too_many_files)
-    registration = Registration(ProcessIdentity.current("mailer"), WorkerOptions())
+    registration = Registration(WorkerOptions("mailer"))
     registration.register()
     registration.write_heartbeat(busy=3, stuck=0)
     row = Worker.objects.get()
@@ -152,9 +156,9 @@ def test_a_group_shows_how_far_it_is_and_its_rest_is_cancelled_after_a_second_lo
     job_services.cancel(first.pk)
     for url in (get_list_url(JobGroup), get_page_url(made)):
         page = boss.get(url).content.decode()
-        assert ("1 of 3 ended" in page, "jc-run-other" in page) == (True, True)
+        assert ("1 of 3 finished" in page, "jc-run-other" in page) == (True, True)
     assert list_buttons(boss, made) == ["cancel"]
-    assert "Nothing has been done yet." in boss.post(verb_of(made, "cancel")).content.decode()
+    assert "Nothing has changed yet." in boss.post(verb_of(made, "cancel")).content.decode()
     boss.post(verb_of(made, "cancel"), {"confirmed": "1", "reason": "enough"})
     made.refresh_from_db()
     assert made.status == "CANCELLED"
@@ -162,6 +166,53 @@ def test_a_group_shows_how_far_it_is_and_its_rest_is_cancelled_after_a_second_lo
     boss.post(verb_of(made, "retry"))
     made.refresh_from_db()
     assert made.status == "RUNNING"
+
+
+def test_the_page_of_a_group_lists_its_jobs_in_their_order(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups_admin, "MEMBERS_SHOWN", 3)
+    made = groups.create([ITEM, {**ITEM, "target": "book-1"}, ITEM], name="chapters")
+    jobs = list(made.jobs.order_by("group_index"))
+    job_services.cancel(jobs[2].pk)
+    Job.objects.filter(pk=jobs[0].pk).update(attempt=2)
+    page = boss.get(get_page_url(made))
+    (table,) = page.context["tables"]
+    assert [(row[0], row[4]) for row in table["rows"]] == [(1, 2), (2, 1), (3, 1)]
+    for row, job, texts in zip(table["rows"], jobs, (["Queued"], ["Queued", "book-1"], ["Cancelled"]), strict=True):
+        shown = " ".join(map(str, row))
+        assert get_page_url(job) in shown
+        assert all(text in shown for text in texts), shown
+    assert ("Group chapters" in page.content.decode(), table["note"]) == (True, "")
+    large = groups.create([ITEM] * 5)
+    (table,) = boss.get(get_page_url(large)).context["tables"]
+    assert (len(table["rows"]), table["note"]) == (3, "The first 3 jobs.")
+
+
+def test_the_page_of_a_group_takes_as_many_statements_for_many_jobs_as_for_few(boss: Client) -> None:
+    small, large = groups.create([ITEM]), groups.create([ITEM] * 50)
+    assert count_queries(boss, get_page_url(large)) == count_queries(boss, get_page_url(small)) <= 10
+
+
+@pytest.mark.parametrize("make", [WorkerFactory.create, TargetFactory.create, lambda: groups.create([ITEM])])
+def test_a_page_refreshes_itself_and_is_not_sent_again_unchanged(boss: Client, make: Any) -> None:
+    url, live = get_page_url(make()), {"X-Jobs-Live": "1"}
+    first = boss.get(url, headers=live)
+    again = boss.get(url, headers={**live, "If-None-Match": first["ETag"]})
+    assert again.status_code == 304 or again["ETag"] != first["ETag"]  # the next minute has begun
+    assert "data-live-url" in boss.get(url).content.decode()
+
+
+def test_pages_of_rows_that_only_the_scheduler_writes_have_no_form_layout(boss: Client) -> None:
+    for row in (at_work(), TargetFactory.create(key="book-9"), groups.create([ITEM], name="chapters")):
+        page = boss.get(get_page_url(row)).content.decode()
+        assert ('class="form-row' in page, '<dl class="jc-facts">' in page) == (False, True)
+        assert "View worker" not in page
+
+
+def test_stopped_workers_are_listed_last(boss: Client) -> None:
+    running = WorkerFactory.create()
+    stopped = WorkerFactory.create(state=WorkerState.STOPPED, stopped_at=timezone.now())
+    assert stopped.pk > running.pk
+    assert list(boss.get(get_list_url(Worker)).context["cl"].result_list) == [running, stopped]
 
 
 def test_the_group_list_takes_as_many_statements_for_many_as_for_few(boss: Client) -> None:
@@ -189,17 +240,31 @@ def test_performance_tells_of_each_job_type_how_it_does(boss: Client) -> None:
         )
     JobMinuteFactory.create(minute=now - timedelta(days=3), job_type="old.one")
     (row,) = boss.get(screen("performance")).context["job_types"]
-    fields = {name: row[name] for name in ("name", "ended", "failed", "run_50", "run_95", "mean", "wait_95")}
+    fields = {name: row[name] for name in ("name", "finished", "failed", "run_50", "run_95", "mean", "wait_95")}
     assert fields == {
         "name": "mail.send",
-        "ended": 21,
+        "finished": 21,
         "failed": "10.0 %",
         "run_50": "≤ 500 ms",
         "run_95": "≤ 1 min",
-        "mean": "0.5 s",
+        "mean": "500 ms",
         "wait_95": "≤ 100 ms",
     }
     assert len(boss.get(f"{screen('performance')}?window=7d").context["job_types"]) == 2
+
+
+def test_performance_is_sorted_by_any_column(boss: Client) -> None:
+    for name, jobs, outcome in (("a.few", 1, "FAILED"), ("b.many", 9, "COMPLETED"), ("c.none", 5, "CANCELLED")):
+        JobMinuteFactory.create(minute=timezone.now(), job_type=name, jobs=jobs, outcome=outcome)
+
+    def names(sort: str) -> list[str]:
+        return [row["name"][0] for row in boss.get(screen("performance"), {"sort": sort}).context["job_types"]]
+
+    assert names("") == names("nonsense") == names("-finished") == ["b", "c", "a"]
+    assert (names("type"), names("-type")) == (["a", "b", "c"], ["c", "b", "a"])
+    assert (names("-failed"), names("failed")) == (["a", "b", "c"], ["b", "a", "c"])  # without a share: last
+    page = boss.get(screen("performance"), {"window": "7d", "sort": "-run95"}).content.decode()
+    assert ('aria-sort="descending"' in page, "window=7d&amp;sort=run95" in page) == (True, True)
 
 
 @pytest.mark.parametrize("window", ["x", "-1", "9" * 40, "%00", "x" * 900])
@@ -217,6 +282,6 @@ def test_performance_asks_the_rollup_only_and_as_often_for_many_as_for_few(boss:
 
 def test_empty_screens_teach(boss: Client) -> None:
     JobMinute.objects.all().delete()
-    assert "No job ended in this time." in boss.get(screen("performance")).content.decode()
+    assert "No jobs finished in this time." in boss.get(screen("performance")).content.decode()
     assert "manage.py worker" in boss.get(get_list_url(Worker)).content.decode()
-    assert "There are no groups." in boss.get(get_list_url(JobGroup)).content.decode()
+    assert "No groups yet." in boss.get(get_list_url(JobGroup)).content.decode()

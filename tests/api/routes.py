@@ -50,7 +50,7 @@ def list_routes() -> list[Route]:
 
 def _read_requirements(operation: Any) -> tuple[str, tuple[str, ...]]:
     """Return the scope, and the names of the permissions without their app label."""
-    bearer, key, console = operation.auth_callbacks
+    bearer, key, console, *_legacy_token = operation.auth_callbacks
     assert bearer.requirement == key.requirement == console.requirement
     return bearer.requirement.scope, tuple(name.rpartition(".")[2] for name in bearer.requirement.permissions)
 

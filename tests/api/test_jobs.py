@@ -52,7 +52,7 @@ def test_every_field_of_a_submission_is_stored_and_shown(api: ApiClient) -> None
         "target": "book-1",
         "addon_id": "tool",
         "priority": 80,
-        "position": -5,
+        "position": "-5",
         "not_before": "2030-01-01T00:00:00Z",
         "deadline_at": "2030-01-02T00:00:00Z",
         "time_sensitive": True,
@@ -70,6 +70,15 @@ def test_every_field_of_a_submission_is_stored_and_shown(api: ApiClient) -> None
     document = api.post("/jobs", fields).json()
     assert {name: document[name] for name in fields} == fields
     assert document["status"] == "PENDING"
+
+
+def test_a_position_is_sent_as_a_number_or_as_text_and_shown_as_text(api: ApiClient) -> None:
+    first, second = (api.post("/jobs", {**NOTE, "position": position}).json() for position in (2**60 + 1, str(2**60)))
+    assert (first["position"], second["position"]) == ("1152921504606846977", "1152921504606846976")
+    assert [job["id"] for job in api.get("/jobs?order=queue").json()["items"]] == [second["id"], first["id"]]
+    moved = api.post(f"/jobs/{first['id']}/move", {"to": "top"}).json()
+    (event,) = (e for e in api.get(f"/jobs/{first['id']}/events").json()["items"] if e["kind"] == "MOVED")
+    assert event["data"] == {"from": first["position"], "to": moved["position"]}
 
 
 def test_names_of_priorities_and_other_offsets_are_understood(api: ApiClient) -> None:

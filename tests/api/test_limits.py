@@ -46,6 +46,11 @@ def test_every_limit_is_listed_with_its_use() -> None:
         "paused_at": None,
         "reason": "",
         "source": "settings",
+        "rate": None,
+        "token_rate": None,
+        "burst": None,
+        "next_start_at": None,
+        "tokens_left": None,
     }
     assert [limit["in_use"] for limit in limits.values()] == [3, 2, 1, 0]
 
@@ -105,6 +110,33 @@ def test_a_limit_is_set_paused_unpaused_and_reset(operator: ApiClient) -> None:
     assert (reset["max"], reset["source"]) == (2, "settings")
 
 
+def test_rates_are_set_beside_the_maximum_and_removed_again(operator: ApiClient) -> None:
+    def put(**fields: Any) -> tuple[Any, ...]:
+        response = operator.put("/limits", {"scope": "resource", "key": "openai", **fields})
+        assert response.status_code == 200, response.content
+        document = list_limits(operator).get(("resource", "openai"), response.json())
+        assert document == response.json()
+        return tuple(document[name] for name in ("max", "rate", "token_rate", "burst", "source"))
+
+    assert put(max=8, rate="60 / Minute", token_rate="90000/m", burst=5) == (8, "60/min", "90000/min", 5, "override")
+    assert put(max=None) == (None, "60/min", "90000/min", 5, "override")
+    assert put(burst=None) == (None, "60/min", "90000/min", None, "override")
+    assert put(burst=2) == (None, "60/min", "90000/min", 2, "override")
+    assert put(rate=None) == (None, None, "90000/min", None, "override")
+    assert put(reset=True) == (None, None, None, None, "settings")
+
+
+def test_the_use_of_a_token_rate_is_shown_to_those_who_see_every_tenant(operator: ApiClient) -> None:
+    JobFactory.create(running=True, tenant="ours", resource="openai")
+    operator.put("/limits", {"scope": "resource", "key": "openai", "token_rate": "600/min"})
+    ConcurrencyLimit.objects.update(token_level=-50.0, bucket_at="2100-01-01T00:00:00Z")
+    limit = list_limits(operator)["resource", "openai"]
+    assert limit["tokens_left"] == -50
+    assert limit["next_start_at"].endswith("Z")
+    shared = list_limits(ApiClient("read", tenant="ours"))["resource", "openai"]
+    assert (shared["token_rate"], shared["tokens_left"], shared["next_start_at"]) == ("600/min", None, None)
+
+
 def test_an_unknown_limit_is_created_and_reset_deletes_it(operator: ApiClient) -> None:
     assert operator.put("/limits", {"scope": "addon", "key": "new", "max": 5}).json()["source"] == "override"
     reset = operator.put("/limits", {"scope": "addon", "key": "new", "reset": True}).json()
@@ -135,6 +167,17 @@ def test_the_global_limit_has_no_key(operator: ApiClient) -> None:
         ({"scope": "global", "max": 1.5}, ["body", "max"]),
         ({"scope": "global", "max": 2**31}, ["body", "max"]),
         ({"scope": "global", "max": "3"}, ["body", "max"]),
+        *(
+            ({"scope": "global", name: value}, ["body", name])
+            for name in ("rate", "token_rate")
+            for value in ("", "60", "0/min", "60/week", 60, True, ["60/min"], "9" * 11 + "/s")
+        ),
+        ({"scope": "global", "burst": 5}, ["body", "burst"]),
+        ({"scope": "global", "rate": "1/s", "burst": 0}, ["body", "burst"]),
+        ({"scope": "global", "rate": "1/s", "burst": "5"}, ["body", "burst"]),
+        ({"scope": "global", "rate": "1/s", "burst": 10**7}, ["body", "burst"]),
+        ({"scope": "global", "rate": None, "burst": 5}, ["body", "burst"]),
+        ({"scope": "global", "reset": True, "rate": "1/s"}, ["body", "reset"]),
         ({"scope": "global", "paused": 1}, ["body", "paused"]),
         ({"scope": "global", "max": 1, "reason": "x" * 2001}, ["body", "reason"]),
         ({"scope": "global", "max": 1, "reason": 5}, ["body", "reason"]),

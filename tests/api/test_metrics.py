@@ -11,19 +11,35 @@ import pytest
 from django.db import connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from jobs import metrics
 from jobs.engine.maintenance import rollup_compaction
-from jobs.models import Job, JobMinute
+from jobs.models import Job, JobMinute, SystemSnapshot
 from jobs.models.rollup import BUCKETS_SEC
+from jobs.policies.admission import State
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, Status
-from tests.factories import SAMPLE_TYPE, JobFactory, JobMinuteFactory, WorkerFactory, job_in
+from schedules.firing import BROKEN_PREFIX, fire_due
+from schedules.models import Schedule
+from tests.factories import (
+    SAMPLE_TYPE,
+    JobFactory,
+    JobMinuteFactory,
+    LeaseFactory,
+    ScheduleFactory,
+    WebhookDeliveryFactory,
+    WebhookEndpointFactory,
+    WebhookMessageFactory,
+    WorkerFactory,
+    job_in,
+)
 from tests.sample_app import job_types
 from tests.support.api_client import ApiClient
+from webhooks.circuit_breaker import FAILURE_THRESHOLD
 
 pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
@@ -154,6 +170,70 @@ def test_submitted_jobs_are_counted_alive_and_ended() -> None:
     assert (before, after, ended) == (0, 2, 2)
 
 
+def test_schedules_are_counted_as_overdue_disabled_and_missed() -> None:
+    now = timezone.now()
+    ScheduleFactory.create(next_fire_at=now - timedelta(minutes=2))
+    ScheduleFactory.create(next_fire_at=now - timedelta(seconds=30))
+    ScheduleFactory.create(enabled=False)
+    ScheduleFactory.create_batch(2, enabled=False, disabled_reason=f"{BROKEN_PREFIX}cron is gone")
+    text = render_text()
+    assert get_value(text, "jobs_schedules_overdue") == 1
+    assert get_value(text, "jobs_schedules_disabled", cause="other") == 1
+    assert get_value(text, "jobs_schedules_disabled", cause="broken") == 2
+    assert get_value(text, "jobs_schedules_missed") == 0
+
+    late = ScheduleFactory.create(next_fire_at=now - timedelta(hours=30), catch_up="none", tenant="acme")
+    fire_due(now)
+    late.refresh_from_db()
+    text = render_text()
+    assert late.note.startswith("missed: ")
+    assert [get_value(text, f"jobs_schedules_{name}") for name in ("overdue", "missed")] == [0, 1]
+    assert get_value(metrics.render("default").body.decode(), "jobs_schedules_missed") == 0
+    Schedule.objects.update(missed_at=now - timedelta(hours=25))
+    assert get_value(render_text(), "jobs_schedules_missed") == 0
+
+
+def test_webhooks_are_counted_by_what_they_wait_for() -> None:
+    endpoint = WebhookEndpointFactory.create(failures=FAILURE_THRESHOLD)
+    WebhookEndpointFactory.create(enabled=False, failures=FAILURE_THRESHOLD, tenant="acme")
+    message = WebhookMessageFactory.create(fanned_out_at=timezone.now(), body=b"{}")
+    WebhookDeliveryFactory.create_batch(3, endpoint=endpoint, message=message)
+    WebhookDeliveryFactory.create_batch(2, endpoint=endpoint, message=message, failed=True)
+    WebhookDeliveryFactory.create(endpoint=endpoint, message=message, delivered=True)
+    WebhookMessageFactory.create(fanned_out_at=None)
+
+    def read(tenant: str | None) -> list[float]:
+        text = metrics.render(tenant).body.decode()
+        names = ("jobs_webhooks_failed", "jobs_webhook_circuits_open", "jobs_webhook_endpoints_disabled")
+        stages = [get_value(text, "jobs_webhooks_pending", stage=stage) for stage in ("fan_out", "delivery")]
+        return [*stages, *(get_value(text, name) for name in names)]
+
+    assert read(None) == [1, 3, 2, 1, 1]
+    assert read("default") == [1, 3, 2, 1, 0]
+    assert read("acme") == [0, 0, 0, 0, 1]
+
+
+def test_admission_is_exported_where_a_policy_decides() -> None:
+    JobFactory.create(running=True, cost_units=30)
+    LeaseFactory.create(kind="ADMISSION", granted_at=timezone.now(), cost_units=20)
+
+    def list_names() -> set[str]:
+        return {name for name, _ in parse_samples(render_text()) if name.startswith("jobs_admission")}
+
+    assert list_names() == {"jobs_admission_state"}
+    policy = {"ADMISSION_POLICY": "jobs.policies.admission.Capacity", "ADMISSION": {"capacity_max": 80}}
+    with override_settings(JOBSCHEDULER=policy):
+        assert get_value(render_text(), "jobs_admission_capacity") == 80, "nothing was measured yet"
+        SystemSnapshot.objects.update_or_create(
+            pk=1, defaults={"state": "BUSY", "load": 9.0, "taken_at": timezone.now()}
+        )
+        text = render_text()
+        assert [get_value(text, "jobs_admission_state", state=str(state)) for state in State] == [0, 0, 1]
+        assert get_value(text, "jobs_admission_capacity") == 20
+        assert get_value(text, "jobs_admission_cost_in_use") == 50
+        assert "jobs_admission" not in metrics.render("default").body.decode(), "tenants share the machine"
+
+
 @pytest.fixture
 def counters() -> Iterator[list[dict[tuple[str, Labels], float]]]:
     """Collect readings of the counters; fail if one decreases from a reading to the next."""
@@ -261,7 +341,7 @@ def test_the_number_of_statements_does_not_depend_on_the_rows() -> None:
 
     baseline = count_statements()
     create_jobs_and_minutes()
-    assert count_statements() == baseline <= 7
+    assert count_statements() == baseline <= 14
 
 
 # ---------------------------------------------------------------------- formats

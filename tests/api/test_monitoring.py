@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard use only series and labels that `/metrics` exports."""
+"""The alert rules, the dashboard and the scaler of workers use only series and labels that `/metrics` exports."""
 
 from __future__ import annotations
 
@@ -66,6 +66,8 @@ def list_expressions() -> list[tuple[str, str]]:
     expressions += [
         (f"annotation {annotation['name']}", annotation["expr"]) for annotation in dashboard["annotations"]["list"]
     ]
+    scaler = yaml.safe_load((FOLDER.parent / "deploy" / "keda.yaml").read_text())
+    expressions += [("scaler", trigger["metadata"]["query"]) for trigger in scaler["spec"]["triggers"]]
     return expressions
 
 

@@ -41,7 +41,8 @@ def test_it_may_be_included_twice_and_anywhere(prefix: str) -> None:
         assert api.client.get(prefix + path, headers=api.headers).status_code == 200, path
     assert api.client.get(f"{prefix}/api/nowhere").status_code == 404
     document = api.client.get(f"{prefix}/api/openapi.json").json()
-    assert all(path.startswith((f"{prefix}/api/", f"{prefix}/jobs")) for path in document["paths"])
+    roots = tuple(f"{prefix}/{root}/" for root in ("api", "jobs", "targets"))
+    assert all(f"{path}/".startswith(roots) for path in document["paths"])
     assert f"{prefix}/api/openapi.json" in api.client.get(f"{prefix}/api/docs/", headers=api.headers).content.decode()
 
 

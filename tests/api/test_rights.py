@@ -219,6 +219,7 @@ SUBMISSIONS_FROM_TEMPLATE: dict[str, tuple[str, Any]] = {
     "legacy": ("/jobs/", FROM_TEMPLATE),
     "bulk": ("/api/jobs/bulk", {"jobs": [NOTE, FROM_TEMPLATE]}),
     "member": ("/api/job-groups", {"jobs": [NOTE, FROM_TEMPLATE]}),
+    "final job": ("/api/job-groups", {"jobs": [NOTE], "then": FROM_TEMPLATE}),
     "run": ("/api/job-templates/{template_id}/run", {}),
 }
 

@@ -20,7 +20,7 @@ FULL_TEMPLATE: dict[str, Any] = {
     "name": "nightly",
     "job_type": ANYTHING_TYPE,
     "params": {"pages": 3, "paper": "A4"},
-    "retry_policy": {"max_attempts": 2, "base_sec": 1.5, "max_sec": 60, "jitter": 0.5},
+    "retry_policy": {"max_attempts": 2, "base_sec": 1.5, "backoff": 3, "max_sec": 60, "jitter": 0.5},
     "priority": "HIGH",
     "resource": "printer",
     "target": "book-1",
@@ -50,7 +50,7 @@ def test_absent_fields_of_a_template_are_null() -> None:
     template = response.json()
     nullable = ("priority", "resource", "target", "max_runtime_sec", "token_limit", "cost_units")
     assert [template[name] for name in nullable] == [None] * len(nullable)
-    assert template["retry_policy"] == dict.fromkeys(("max_attempts", "base_sec", "max_sec", "jitter"))
+    assert template["retry_policy"] == dict.fromkeys(("max_attempts", "base_sec", "backoff", "max_sec", "jitter"))
     assert (template["params"], template["tags"]) == ({}, [])
 
 

@@ -53,8 +53,10 @@ def test_a_verb_is_done_on_the_jobs_page(open_as: Opener, boss: User, verb: str,
     status, event = TRIED[verb]
     job = job_in(status)
     page = open_as(boss, get_page_url(job), java_script_enabled=is_scripted)
-    page.get_by_label("Reason:").fill("by hand")
-    page.get_by_role("button", name=str(JOB_ACTIONS[verb].label), exact=True).click()
+    confirmation = page.locator(f"#verb-{verb}")
+    confirmation.locator("summary").click()
+    confirmation.get_by_label("Reason:").fill("by hand")
+    confirmation.get_by_role("button", name=str(JOB_ACTIONS[verb].label), exact=True).click()
     expect(page.get_by_text(str(JOB_ACTIONS[verb].done_text % {"count": 1}))).to_be_visible()
     assert read_last_event(job) == (event, "boss", "by hand")
 
@@ -74,8 +76,9 @@ def test_the_priority_of_a_job_is_changed_from_the_list(open_as: Opener, boss: U
 def test_a_dry_run_of_one_job_only_says_what_would_happen(open_as: Opener, boss: User) -> None:
     job = job_in(Status.QUEUED)
     page = open_as(boss, get_list_url(Job))
-    page.get_by_label("Only say what would happen").check()
+    page.locator(f'input[name="_selected_action"][value="{job.pk}"]').check()
+    page.get_by_label("Preview only").check()
     act(page, job, "pause")
-    expect(page.locator("#jc-forecast")).to_have_text("1 job: 1 will be paused.")
+    expect(page.get_by_role("heading", name="Pause 1 job?")).to_be_visible()
     job.refresh_from_db()
     assert job.status == Status.QUEUED

@@ -8,7 +8,7 @@ from typing import Any
 
 from jobs.models import Lease
 from jobs.services import jobs as job_services
-from jobs.states import Status
+from jobs.states import CRASH_RECOVERY_REASON, Status
 from tests.chaos.report import SuiteReport
 from tests.support.web_process import WebProcess
 from tests.support.worker_processes import (
@@ -110,5 +110,5 @@ def one_kill(verdict: SuiteReport, fleet: Fleet, settings: dict[str, Any], numbe
     allowed = settings["LEASE_SEC"] + settings["POLL_SEC"] + 1
     verdict.require(took <= allowed, f"the queue went on {took:.1f} s after the kill, {allowed:.1f} s are allowed")
     (outcome,) = set(Lease.objects.values_list("outcome", flat=True))
-    verdict.require(outcome == "lease expired", f"the lease ended as {outcome!r}")
+    verdict.require(outcome == CRASH_RECOVERY_REASON, f"the lease ended as {outcome!r}")
     return took

@@ -52,6 +52,17 @@ SUITES: dict[str, Suite] = {
         long={"jobs": 500, "lanes": 10, "sabotage": "reverse_targets"},
         small={"jobs": 60, "lanes": 3, "sabotage": "reverse_targets"},
     ),
+    "unique": Suite(
+        "unique",
+        long={"processes": 50, "share": 200, "keys": 20, "rounds": 10},
+        small={"processes": 50, "share": 20, "keys": 20, "rounds": 1},
+    ),
+    "unique-unindexed": Suite(
+        "unique",
+        must_break=True,
+        long={"processes": 50, "share": 20, "keys": 20, "rounds": 1, "indexes": False},
+        small={"processes": 20, "share": 10, "keys": 5, "rounds": 1, "indexes": False},
+    ),
     "isolation": Suite(
         "isolation",
         databases=POSTGRES,
@@ -65,6 +76,26 @@ SUITES: dict[str, Suite] = {
         must_break=True,
         long={"jobs": 300, "direct": 20},
         small={"jobs": 90, "direct": 6},
+    ),
+    "rates": Suite("rates", long={"seconds": 120.0}, small={"seconds": 15.0}),
+    "rates-unlocked": Suite(
+        "rates",
+        databases=POSTGRES,
+        must_break=True,
+        long={"seconds": 30.0, "sabotage": "skip_limit_locks"},
+        small={"seconds": 10.0, "sabotage": "skip_limit_locks"},
+    ),
+    "token-rates": Suite("rates", "run_tokens", long={"seconds": 120.0}, small={"seconds": 15.0}),
+    "token-rates-unlimited": Suite(
+        "rates", "run_tokens", long={"seconds": 120.0, "limited": False}, small={"seconds": 15.0, "limited": False}
+    ),
+    "token-rates-unlocked": Suite(
+        "rates",
+        "run_tokens",
+        databases=POSTGRES,
+        must_break=True,
+        long={"seconds": 30.0, "sabotage": "skip_limit_locks"},
+        small={"seconds": 10.0, "sabotage": "skip_limit_locks"},
     ),
     "host_locks": Suite("host_locks", long={"rounds": 1000}, small={"rounds": 20}),
     "host_locks-unordered": Suite(
@@ -82,6 +113,14 @@ SUITES: dict[str, Suite] = {
         must_break=True,
         long={"groups": 60, "sabotage": "skip_group_locks", "slots": 1},
         small={"groups": 6, "sabotage": "skip_group_locks", "slots": 1},
+    ),
+    "finals": Suite("group_finals", long={"groups": 2000}, small={"groups": 30}),
+    "finals-unlocked": Suite(
+        "group_finals",
+        databases=POSTGRES,
+        must_break=True,
+        long={"groups": 30, "sabotage": "skip_group_locks", "slots": 1},
+        small={"groups": 4, "sabotage": "skip_group_locks", "slots": 1},
     ),
     "remote": Suite("remote", long={"jobs": 2000, "lanes": 40}, small={"jobs": 80, "lanes": 8}),
     "direct": Suite("direct", long={"rounds": 100}, small={"rounds": 4}),
@@ -104,6 +143,7 @@ SUITES: dict[str, Suite] = {
     "shutdowns": Suite("shutdowns", long={"rounds": 100}, small={"rounds": 5}),
     "lanes": Suite("lanes", long={"seconds": 15.0}, small={"seconds": 5.0}),
     "kills": Suite("kills", long={"jobs": 3000, "seconds": 120.0}, small={"jobs": 150, "seconds": 10.0}),
+    "restarts": Suite("restarts", long={"kills": 20}, small={"kills": 3}),
     "idle": Suite("idle", "idle", with_server=True, long={"seconds": 60.0}, small={"seconds": 10.0}),
     "memory": Suite("idle", "memory", long={"jobs": 100_000}, small={"jobs": 2000}),
     "schema": Suite("schema", long={"seconds": 600}, small={"seconds": 40}),

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from django.apps import apps
+from django.test import Client
+from django.urls import reverse
 
 from jobs import demo
 from jobs.explain import explain
@@ -74,17 +76,41 @@ def require_all_demo_data() -> None:
 
 
 @pytest.mark.once
+def test_the_overview_says_that_the_history_is_a_sample(admin_client: Client) -> None:
+    url = reverse("admin:jobscheduler_jobs_overview")
+    call("demo")
+    assert "Sample history" in admin_client.get(url).content.decode()
+    call("demo", "--clear")
+    assert "Sample history" not in admin_client.get(url).content.decode()
+
+
+@pytest.mark.once
 def test_schedules_of_the_demo_use_job_types_that_every_worker_has() -> None:
     call("demo", "--force")
     assert set(Schedule.objects.values_list("job_type", flat=True)) == {"system.sleep"}
     call("demo", "--clear")
 
 
-def test_without_debug_it_requires_force() -> None:
+def test_a_site_with_many_jobs_of_its_own_requires_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "MAX_OTHER_JOBS", 2)
+    for _ in range(3):
+        job_services.enqueue("system.noop")
     before = dump_tables()
     result = call("demo")
-    assert (result.code, "--force" in result.err) == (1, True)
+    assert (result.code, "--force" in result.err, "more than 2 jobs" in result.err) == (1, True, True)
     assert dump_tables() == before
+
+
+@pytest.mark.once
+def test_a_site_that_is_being_tried_needs_no_force_and_the_command_logs_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    job_services.enqueue("system.noop")
+    caplog.clear()
+    result = call("demo")
+    assert (result.code, caplog.text) == (0, ""), result.err
+    assert len(result.out.splitlines()) == 1
+    call("demo", "--clear")
 
 
 def test_a_tenant_that_it_did_not_create_is_left_alone() -> None:

@@ -84,6 +84,17 @@ def test_stuck_slots_idle_slots_and_mixed_versions_are_named() -> None:
     )
 
 
+def test_con_001_error_workers_of_two_machines_cannot_share_a_sqlite_database() -> None:
+    create_worker(boot_id="one", host="web-1")
+    create_worker(boot_id="one", host="web-2", name="in a container beside it")
+    assert read_findings("error", "workers") == ""
+    create_worker(boot_id="two", host="far", name="far", heartbeat_at=timezone.now() - timedelta(hours=1))
+    assert read_findings("error", "workers") == "", "the machine has booted since"
+    create_worker(boot_id="two", host="far", name="near")
+    expected = "several machines share a SQLite database: far, web-1, web-2"
+    assert read_findings("error", "workers") == (expected if connection.vendor == "sqlite" else "")
+
+
 @pytest.mark.pg_only
 def test_the_connections_that_workers_may_need_are_compared_with_those_that_the_server_allows() -> None:
     create_worker(slots=4)

@@ -74,6 +74,7 @@ def test_every_option_reaches_the_job() -> None:
         (["sample.noop", "--at=tomorrow"], "--at"),
         (["sample.noop", "--at=2030-01-31T12:00:00"], "--at"),
         (["sample.noop", "--at=+soon"], "--at"),
+        (["sample.noop", "--deadline=+soon"], "--deadline"),
         (["sample.noop", "--target=a/b"], "target"),
         (["sample.noop", "--tenant=a b"], "tenant"),
         (["sample.noop", "--max-retries=many"], "--max-retries"),

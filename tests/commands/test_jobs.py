@@ -269,7 +269,7 @@ def test_a_dry_run_counts_changes_and_skips_with_their_reasons() -> None:
     result = call("jobs", "resolve", "--status", "FAILED", "--dry-run")
 
     assert result.out.splitlines()[0] == "resolve (dry run): 1 would change, 0 stop requests, 2 skipped."
-    assert f"1 job skipped: already followed by a job that is queued ({followed.pk})" in result.out
+    assert f"1 job skipped: already retried (latest attempt: queued) ({followed.pk})" in result.out
     assert "1 job skipped: already resolved" in result.out
     failed.refresh_from_db()
     assert failed.resolved_at is None
@@ -347,7 +347,7 @@ def test_release_by_filter_skips_jobs_that_wait_for_their_predecessor() -> None:
     result = call("jobs", "release", "--status=PENDING", "--json")
 
     assert result.json["changed"] == [str(held.pk)]
-    assert [skipped["reason"] for skipped in result.json["skipped"]] == ["still waiting for its turn in its group"]
+    assert [skipped["reason"] for skipped in result.json["skipped"]] == ["another job of its group goes first"]
 
 
 @pytest.mark.parametrize(

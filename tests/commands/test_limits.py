@@ -22,7 +22,16 @@ def get_limit(scope: str, key: str = "") -> dict[str, Any]:
     return {name: value for name, value in limit_row.items() if name not in ("scope", "key", "paused_at")}
 
 
-DEFAULT_LIMIT = {"max": 1, "in_use": 0, "paused": False, "paused_by": "", "reason": "", "source": "settings"}
+NO_RATES = {"rate": None, "token_rate": None, "burst": None, "next_start_at": None, "tokens_left": None}
+DEFAULT_LIMIT = {
+    "max": 1,
+    "in_use": 0,
+    "paused": False,
+    "paused_by": "",
+    "reason": "",
+    "source": "settings",
+    **NO_RATES,
+}
 
 
 def test_list_shows_the_settings_before_any_worker_has_started() -> None:
@@ -74,6 +83,23 @@ def test_unlimited_is_a_maximum() -> None:
     assert "unlimited" in call("limits", "list").out
 
 
+def test_rates_are_set_beside_the_maximum_which_stays() -> None:
+    assert call("limits", "set", "resource", "openai", 8).code == 0
+    assert call("limits", "set", "resource", "openai", "--rate=60/minute", "--burst=5").code == 0
+    limit = get_limit("resource", "openai")
+    assert (limit["max"], limit["rate"], limit["burst"], limit["token_rate"]) == (8, "60/min", 5, None)
+
+    assert call("limits", "set", "resource", "openai", "unlimited", "--rate=none", "--token-rate=900/s").code == 0
+    limit = get_limit("resource", "openai")
+    assert (limit["max"], limit["rate"], limit["burst"], limit["token_rate"]) == (None, None, None, "900/s")
+    assert "900/s" in call("limits", "list").out
+
+
+def test_the_global_rate_needs_no_key() -> None:
+    assert call("limits", "set", "global", "--rate=2/s").code == 0
+    assert (get_limit("global")["max"], get_limit("global")["rate"]) == (1, "2/s")
+
+
 def test_a_pause_stops_claims_and_records_actor_and_reason() -> None:
     job_services.enqueue("sample.noop")
     assert call("limits", "pause", "job_type", "sample.noop", "--reason=mail is down").code == 0
@@ -114,6 +140,15 @@ def test_a_reset_keeps_a_pause_and_a_second_pause_only_changes_its_reason() -> N
         ["set", "global", "99999999999"],
         ["set", "global", "key", "3"],
         ["set", "job_type", "3"],
+        ["set", "global"],
+        ["set", "resource", "openai"],
+        ["set", "resource", "--rate=60/min"],
+        ["set", "resource", "openai", "--rate=60"],
+        ["set", "resource", "openai", "--rate=0/min"],
+        ["set", "resource", "openai", "--token-rate=many"],
+        ["set", "resource", "openai", "--burst=5"],
+        ["set", "resource", "openai", "--rate=60/min", "--burst=0"],
+        ["set", "resource", "openai", "--rate=60/min", "--burst=few"],
         ["set", "job_type", "a", "b", "3"],
         ["set", "tenant", "a b", "3"],
         ["pause", "resource"],

@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"name": "a@b"}, "--name: must not contain"),
+        ({"name": "main", "no_worker": True}, "--name: there is no worker"),
+    ],
+)
+def test_a_name_that_no_worker_can_have_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(CommandError, match=text) as refused:
+        call_command("runscheduler", port=0, **options)
+    assert refused.value.returncode == 2
 
 
 @pytest.mark.parametrize(("threads", "direct_calls"), [(4, 4), (1, 1), (8, 20)])

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from typing import Any
 
 import pytest
+from django.core import mail
+from django.test import override_settings
+from django.utils.timezone import now
 from django_q.conf import Conf
 from django_q.models import Schedule as Theirs
+from django_q.tasks import schedule
 
+from jobs.registry import registry
+from jobs.testing import drain
+from schedules import services as schedules
 from schedules.models import Schedule
 from schedules.triggers import build_trigger, due_times_from
+from tests.contrib.test_system_types import register_types
+from tests.packaging.doc_examples import DOCS
 from tests.sample_app import job_types
 from tests.support.commands import call
 from tests.support.snapshots import dump_tables
@@ -116,7 +127,7 @@ def test_arguments_become_params_by_name(args: str | None, kwargs: str | None, p
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
-        ({"func": "shop.tasks.gone"}, "is no job type: put @job on it"),
+        ({"func": "shop.tasks.gone"}, "is no job type: put @job on it, or on a function that calls it"),
         ({"func": "os.system"}, "is no job type"),
         ({"args": "1 +"}, "its arguments cannot be read"),
         ({"args": "open('/etc/passwd')"}, "its arguments cannot be read"),
@@ -145,6 +156,88 @@ def test_what_cannot_come_says_why_and_stops_no_other(columns: dict[str, Any], w
     assert "1 schedule was not imported." in result.err
     assert ours().name == "good"
     assert list(Theirs.objects.exclude(repeats=0).exclude(pk=good.pk).values_list("pk")) != []
+
+
+def create_documented(kind: str) -> Theirs:
+    """Return a schedule as django-q2's documentation makes it, by its own function."""
+    if kind == "command":
+        return schedule("django.core.management.call_command", "sample_talk", word="tide", schedule_type="H")
+    mail = ("Follow up", "Hello", "shop@example.com", ["ada@example.com"])
+    return schedule("django.core.mail.send_mail", *mail, schedule_type="O", next_run=now() + timedelta(days=14))
+
+
+@contextmanager
+def allow_commands(*allowed: str) -> Iterator[None]:
+    with override_settings(JOBSCHEDULER={"SYSTEM_JOB_TYPES": True, "COMMAND_ALLOW": allowed}), register_types():
+        yield
+
+
+def test_a_scheduled_command_becomes_a_system_command_where_it_is_allowed() -> None:
+    create_documented("command")
+    for system_types, allowed in ((False, ["sample_talk"]), (True, ["check"])):
+        with override_settings(JOBSCHEDULER={"SYSTEM_JOB_TYPES": system_types, "COMMAND_ALLOW": allowed}):
+            result = call("import_django_q", "--dry-run")
+            assert "it runs the command “sample_talk”: set SYSTEM_JOB_TYPES and add it to COMMAND_ALLOW" in result.out
+            assert (result.code, call("import_django_q").code) == (1, 1)
+    assert not Schedule.objects.exists()
+    with allow_commands("sample_talk"):
+        (line,) = call("import_django_q", "--dry-run", "--json").json
+        assert (line["result"], line["job_type"]) == ("would be made", "system.command")
+        assert call("import_django_q").code == 0
+        schedules.trigger(ours().pk)
+        (ran,) = drain()
+    assert (ran.status, ran.run.artifacts["result"]["output"]) == ("COMPLETED", "said tide\nsaid it again")
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "words"),
+    [
+        ("'migrate', 'jobs', ['zero', 1]", None, ["jobs", "zero", "1"]),
+        ("'migrate'", "interactive=False, verbosity=0", ["--no-input", "--verbosity=0"]),
+        ("'migrate'", "no_input=False, fake=True, interactive=True", ["--no-input", "--fake"]),
+        ("'migrate'", "fake=False, database='queue', verbosity=1", ["--database=queue"]),
+        ("'migrate'", "stdout=None", "its option “stdout” cannot be written on a command line"),
+        ("'migrate'", "fake='no'", "its option “fake” cannot be written on a command line"),
+        ("'migrate'", "settings='evil'", "must not change the settings"),
+        ("'gone'", None, "there is no command “gone”"),
+        ("7", None, "it names no command"),
+        (None, "command_name='migrate'", "it names no command"),
+    ],
+)
+def test_the_options_of_a_scheduled_command_become_words(
+    args: str | None, kwargs: str | None, words: list[str] | str
+) -> None:
+    theirs(schedule_type="D", func="django.core.management.call_command", args=args, kwargs=kwargs)
+    with allow_commands("migrate", "gone"):
+        result = call("import_django_q")
+    if isinstance(words, list):
+        assert ours().params == {"command": "migrate", "args": words}
+    else:
+        assert (words in result.out, Schedule.objects.exists()) == (True, False), result.out
+
+
+def test_scheduled_mail_comes_over_with_the_handler_that_the_import_prints() -> None:
+    create_documented("mail")
+    result = call("import_django_q", "--dry-run")
+    assert (result.code, "put the handler below into a jobs.py of yours" in result.out) == (1, True)
+    code = result.out[result.out.index("from django.core import mail") :]
+    assert code.strip() in (DOCS / "django-q2.md").read_text()
+    before = registry._handlers
+    try:
+        exec(code, {"__name__": "shop.jobs"})
+        assert call("import_django_q").code == 0
+        schedules.trigger(ours().pk)
+        (ran,) = drain()
+    finally:
+        registry._handlers = before
+    assert (ran.job_type, ran.status) == ("mail.send", "COMPLETED")
+    (sent,) = mail.outbox
+    assert (sent.subject, sent.body, sent.from_email, sent.to) == (
+        "Follow up",
+        "Hello",
+        "shop@example.com",
+        ["ada@example.com"],
+    )
 
 
 def test_repeats_and_what_is_over() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from decimal import Decimal
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 from uuid import uuid4
 
@@ -18,7 +21,7 @@ from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 
-from jobs.contrib.tasks import JobsBackend, JobsTask
+from jobs.contrib.tasks import JobsBackend, JobsTask, compat
 from jobs.contrib.tasks.compat import (
     InvalidTask,
     TaskResultDoesNotExist,
@@ -169,8 +172,37 @@ def test_a_backend_has_options_for_all_its_tasks_and_a_task_has_its_own() -> Non
     job = Job.objects.get(pk=result.id)
     assert (job.target, job.max_retries, job.max_runtime_sec, job.resource) == ("press", 4, 60, "printer")
     assert job.tags == ["a", "b"]
-    found = tasks.print_all.get_result(result.id).task
-    assert (found.target, found.max_retries, found.queue_name) == ("press", 4, "default")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"priority": 7, "queue_name": "mail", "run_after": timezone.now() + timedelta(hours=1)},
+        {"tags": ["b", "a"], "max_retries": 4, "target": "x", "idempotency_key": "k"},
+        {"deadline_at": timezone.now() + timedelta(days=1), "max_runtime_sec": 0.5, "tenant": "t", "resource": "r"},
+        {"backend": "press", "token_limit": 9, "cost_units": 2},
+    ],
+    ids=lambda changes: ",".join(changes),
+)
+@pytest.mark.parametrize("declared", [tasks.add, tasks.print_all], ids=["plain", "with options"])
+def test_a_result_has_the_task_that_was_enqueued_whatever_became_of_its_job(
+    declared: Any, changes: dict[str, Any]
+) -> None:
+    task = declared.using(**changes)
+    result = task.enqueue()
+    found = task.get_result(result.id).task
+    assert (result.task, found, len({task, result.task, found})) == (task, task, 1)
+    job_services.update(result.id, {"tags": ["changed"], "priority": 1, "not_before": timezone.now()})
+    assert task.get_result(result.id).task == task
+
+
+def test_the_task_of_a_result_can_be_enqueued_elsewhere() -> None:
+    for task in (tasks.add, tasks.print_all):
+        again = task.enqueue().task.using(queue_name="mail").enqueue()
+        assert (Job.objects.get(pk=again.id).resource, again.task.queue_name) == ("mail", "mail")
+    both = tasks.add.using(queue_name="mail", resource="printer").enqueue()
+    assert Job.objects.get(pk=both.id).resource == "printer"
 
 
 def test_the_same_idempotency_key_gives_the_same_result() -> None:
@@ -317,6 +349,19 @@ def test_the_check_names_a_missing_app_and_an_unknown_option(monkeypatch: pytest
     assert [found.id for found in backend.check()] == ["jobs.E011"]
     monkeypatch.setattr(apps, "is_installed", lambda name: False)
     assert "jobs.E010" in [found.id for found in backend.check()]
+
+
+@pytest.mark.parametrize("name", ["InvalidTask", "InvalidTaskError"])
+def test_the_error_of_the_package_is_found_by_its_old_and_by_its_new_name(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    if find_spec("django.tasks"):
+        pytest.skip("Django has the framework built in")
+    exceptions = import_module("django_tasks.exceptions")
+    for known in ("InvalidTask", "InvalidTaskError"):
+        monkeypatch.delattr(exceptions, known, raising=False)
+    monkeypatch.setattr(exceptions, name, LookupError, raising=False)
+    assert runpy.run_path(str(compat.__file__))["InvalidTask"] is LookupError
 
 
 def test_it_supports_all_that_the_standard_knows() -> None:

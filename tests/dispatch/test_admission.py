@@ -16,13 +16,13 @@ from jobs.conf import conf
 from jobs.engine.maintenance import system_load
 from jobs.engine.maintenance.system_load import Measurement
 from jobs.engine.selection import limits
-from jobs.engine.slots import admission_leases, leases
+from jobs.engine.slots import admission_leases
 from jobs.engine.slots.admission_leases import GrantedLease
 from jobs.errors import LeaseLost, NoSlot, NotFound
 from jobs.models import Gate, Job, Lease, SystemSnapshot
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot, State
 from jobs.services import jobs as job_services
-from jobs.states import Status
+from jobs.states import LEASE_EXPIRED_REASON, Status
 from tests.dispatch import handlers
 from tests.sample_app import job_types
 from tests.support import executor
@@ -179,7 +179,7 @@ def test_a_decision_is_one_event_per_change_not_per_tick(sulking: type[Sulking])
     sulking.reason = ""
     executor.claim(job)
     decisions = [(event.kind, event.reason) for event in list_events(job)[1:]]
-    assert decisions == [("DENIED", "not today"), ("DENIED", "still not"), ("ADMITTED", ""), ("RUNNING", "")]
+    assert decisions == [("DENIED", "not today"), ("DENIED", "still not"), ("ADMITTED", ""), ("RUNNING", "admitted")]
     taken = fresh(job)
     assert (taken.recheck_at, taken.status_reason) == (None, "")
 
@@ -274,7 +274,7 @@ def test_a_lease_that_nobody_renews_frees_what_it_had(capacity: None) -> None:
     assert executor.claim_next() is None
     Lease.objects.update(expires_at=timezone.now() - timedelta(seconds=1), beat_clock=None)
     executor.claim(job)
-    assert Lease.objects.get(pk=got.lease_id).outcome == leases.EXPIRED
+    assert Lease.objects.get(pk=got.lease_id).outcome == LEASE_EXPIRED_REASON
 
 
 def test_without_a_policy_every_lease_is_granted() -> None:

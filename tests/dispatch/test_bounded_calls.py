@@ -27,6 +27,7 @@ from jobs.models import Lease
 from jobs.policies.admission import Candidate
 from jobs.services import direct_calls, tokens
 from jobs.services import jobs as job_services
+from jobs.states import LEASE_EXPIRED_REASON
 from tests.dispatch import handlers
 from tests.dispatch.handlers import Gate
 from tests.factories import LeaseFactory
@@ -208,7 +209,7 @@ def test_a_call_of_a_dead_process_does_not_count_for_its_token() -> None:
     dead = reserve(token)
     Lease.objects.filter(pk=dead.pk).update(expires_at=timezone.now() - timedelta(days=1), beat_clock=None)
     bounded.execute("direct.echo", api_token=token)
-    assert Lease.objects.get(pk=dead.pk).outcome == leases.EXPIRED
+    assert Lease.objects.get(pk=dead.pk).outcome == LEASE_EXPIRED_REASON
 
 
 @pytest.mark.django_db(transaction=True)

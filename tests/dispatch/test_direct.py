@@ -28,6 +28,7 @@ from jobs.errors import (
 )
 from jobs.models import Job, JobEvent, Lease
 from jobs.services import jobs as job_services
+from jobs.states import LEASE_EXPIRED_REASON
 from tests.dispatch import handlers
 from tests.sample_app import job_types
 from tests.support import executor
@@ -43,7 +44,7 @@ def lease() -> Lease:
 
 
 @pytest.mark.django_db
-def test_it_returns_what_the_handler_returned_and_makes_no_job() -> None:
+def test_dec_004_unit_it_returns_what_the_handler_returned_and_makes_no_job() -> None:
     limits.sync_limits()
     fields = direct.run("direct.echo", {"word": "sea"}, actor=actors.make_cli_actor("ann"), tenant="acme")
     assert fields == {"word": "sea", "job_id": None, "secret": "s3cret"}
@@ -144,7 +145,7 @@ def test_nothing_is_reserved_for_what_cannot_run() -> None:
 
 
 @pytest.mark.django_db
-def test_the_wait_is_bounded_and_leaves_nothing_shut() -> None:
+def test_dec_004_error_the_wait_is_bounded_and_leaves_nothing_shut() -> None:
     limits.sync_limits()
     running = executor.claim(job_services.enqueue(TYPE))
     with pytest.raises(NoSlot, match="within 0 s"):
@@ -198,9 +199,9 @@ def test_a_handler_whose_lease_is_lost_is_told_to_stop() -> None:
     limits.sync_limits()
     with calling("direct.until_lost") as answers:
         wait_until(lambda: Lease.objects.filter(granted_at__isnull=False).exists())
-        leases.end_lease(lease().pk, leases.EXPIRED)
+        leases.end_lease(lease().pk, LEASE_EXPIRED_REASON)
     assert answers == [True]
-    assert lease().outcome == leases.EXPIRED, "what was recorded stands"
+    assert lease().outcome == LEASE_EXPIRED_REASON, "what was recorded stands"
 
 
 @contextmanager

@@ -32,7 +32,9 @@ HIGHS = 75
 HIGH = {"job_type": "sample.work", "params": {"seconds": 0.01}, "priority": "HIGH"}
 
 
-def test_a_direct_call_runs_next_and_two_keep_their_order(fleet: Fleet, chance: random.Random) -> None:
+def test_dec_004_integration_a_direct_call_runs_next_and_two_keep_their_order(
+    fleet: Fleet, chance: random.Random
+) -> None:
     verdict = direct.run(fleet, chance, rounds=4)
     print(verdict)
     assert not verdict.broken, str(verdict)

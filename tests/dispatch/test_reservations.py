@@ -17,6 +17,7 @@ from jobs.policies.admission import Candidate
 from jobs.process_identity import ProcessIdentity
 from jobs.services import jobs as job_services
 from jobs.services import limits as operator
+from jobs.states import LEASE_EXPIRED_REASON
 from tests.sample_app import job_types
 from tests.support import executor
 
@@ -40,7 +41,7 @@ def is_granted(lease: Lease) -> bool:
     return lease.granted_at is not None
 
 
-def test_what_runs_goes_on_then_the_direct_call_then_the_queue() -> None:
+def test_dec_004_unit_what_runs_goes_on_then_the_direct_call_then_the_queue() -> None:
     running = executor.claim(job_services.enqueue(TYPE))
     queued = job_services.enqueue(TYPE, priority="URGENT")
     direct = reserve()
@@ -114,7 +115,7 @@ def test_a_lease_that_runs_out_frees_its_slot_at_the_next_claim() -> None:
         past(lease)
     executor.claim(job)
     held.refresh_from_db()
-    assert (held.outcome, held.ended_at is not None) == (leases.EXPIRED, True)
+    assert (held.outcome, held.ended_at is not None) == (LEASE_EXPIRED_REASON, True)
 
 
 def test_a_lease_that_was_ended_cannot_be_renewed() -> None:
@@ -124,7 +125,7 @@ def test_a_lease_that_was_ended_cannot_be_renewed() -> None:
     assert leases.renew_slot_leases([lease.pk]) == (set(), {lease.pk})
     assert not leases.end_lease(lease.pk, "completed")
     lease.refresh_from_db()
-    assert lease.outcome == leases.EXPIRED
+    assert lease.outcome == LEASE_EXPIRED_REASON
 
 
 def test_a_renewed_lease_lives_on() -> None:
@@ -140,6 +141,8 @@ def test_a_caller_that_is_proven_gone_is_not_waited_for() -> None:
     gone = ProcessIdentity(me.name, me.host, me.boot_id, me.namespace, me.pid, "1")  # this pid, started at another time
     Lease.objects.filter(pk=lease.pk).update(process=gone.slot_owner(0))
     assert leases.end_dead_leases() == 1
+    lease.refresh_from_db()
+    assert lease.outcome == "Scheduler crash recovery"
 
 
 @pytest.mark.sqlite_only

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -137,6 +138,7 @@ def _plain(table: str, name: str, value: Any, inserted: dict[UUID, str], known: 
     if isinstance(value, str):
         for pk, text in inserted.items():
             value = value.replace(str(pk), text)
+        value = re.sub(r'(?<="lease_id": ")[0-9a-f-]{36}', "new", value)
     return value
 
 

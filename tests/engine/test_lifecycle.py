@@ -16,7 +16,7 @@ from jobs.engine.facts import gather_facts
 from jobs.engine.finish import FinishStatus, JobResult
 from jobs.errors import WrongState
 from jobs.models import Job, JobMinute, JobRun
-from jobs.outcomes import Completed, Failed, Skipped
+from jobs.outcomes import Completed, Failed, Skipped, Snoozed
 from jobs.services import jobs as job_services
 from jobs.states import (
     OPERATOR_VERBS,
@@ -56,7 +56,7 @@ ASKED: dict[str, Callable[[Job], Any]] = {
     "offer": lambda job: executor.offer(job.pk, actor=ADA),
     "start": lambda job: lifecycle.start(job.pk, actor=ADA, owner="r#0", token=uuid4(), lease_sec=30),
 }
-SAYS_NOTHING = ("offer", "start")  # an executor takes what there is; it has no reasons
+OWN_REASONS = {"offer": "admitted", "start": ""}  # of the scheduler itself; the others give WHY
 ASKED_ARROWS = [
     item for item in TRANSITIONS if item.verb in ASKED and (item.by, item.verb) != (Initiator.EXECUTOR, "skip")
 ]
@@ -68,6 +68,7 @@ WORKER_CALLS: dict[str, Callable[[Job, Any], FinishStatus]] = {
     "fail": lambda job, token: _finish(job, token, Failed(error=WHY, reason=WHY)),
     "stop": lambda job, token: finish.stop(job.pk, token, actor=ADA),
     "hand_back": lambda job, token: finish.hand_back(job.pk, token, actor=ADA, reason=WHY),
+    "snooze": lambda job, token: finish.snooze(job.pk, token, Snoozed(60, WHY), actor=ADA),
     "expire": lambda job, token: _expire(job),
 }
 WORKER_ARROWS = [item for item in TRANSITIONS if item.verb in WORKER_CALLS and item not in ASKED_ARROWS]
@@ -112,7 +113,7 @@ def test_a_legal_verb_takes_its_arrow_and_leaves_its_event(way: Transition) -> N
     assert way.source is not None
     job = job_in(way.source)
     answer = ASKED[way.verb](job)
-    _assert_left_behind(job, way, "" if way.verb in SAYS_NOTHING else WHY)
+    _assert_left_behind(job, way, OWN_REASONS.get(way.verb, WHY))
     made = way.event == EventKind.RETRY_CREATED
     assert (answer.retry_of_id if made else answer.pk) == job.pk
 

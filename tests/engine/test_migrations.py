@@ -16,8 +16,9 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
 from jobs.checks import check_history
-from jobs.models import ApiToken
+from jobs.models import ApiToken, Worker
 from jobs.services import jobs as job_services
+from tests.factories import WorkerFactory
 from tests.invariants.raw import existing_triggers
 from tests.sample_app import job_types
 from tests.support import executor
@@ -66,10 +67,12 @@ def test_the_models_have_no_change_without_a_migration() -> None:
     assert "No changes detected" in out.getvalue()
 
 
-def test_everything_goes_to_zero_and_back(whole_again: None) -> None:
+def test_everything_goes_to_zero_and_back(whole_again: None, caplog: pytest.LogCaptureFixture) -> None:
     before, triggers = _schema(), existing_triggers()
-    for label in LABELS:
-        _migrate(label, "zero")
+    with caplog.at_level("INFO"):
+        for label in LABELS:
+            _migrate(label, "zero")
+    assert [record for record in caplog.records if record.name.startswith("jobs")] == []  # nothing is missed
     assert _tables() == set()
     assert existing_triggers() == {}
     assert _functions() == set()
@@ -114,6 +117,16 @@ def test_tokens_of_one_name_are_numbered_before_names_must_differ(whole_again: N
     _migrate("jobscheduler_jobs", "0002")
     _migrate("jobscheduler_jobs")
     assert list(ApiToken.objects.order_by("pk").values_list("name", flat=True)) == names
+
+
+def test_of_processes_of_one_name_the_latest_keeps_it_before_names_must_differ(whole_again: None) -> None:
+    _migrate("jobscheduler_jobs", "0008")
+    for name in ("mailer", "mailer", "other"):
+        WorkerFactory.create(name=name)
+    _migrate("jobscheduler_jobs")
+    rows = list(Worker.objects.order_by("pk").values_list("name", "state"))
+    assert rows == [("mailer", "STOPPED"), ("mailer", "RUNNING"), ("other", "RUNNING")]
+    assert Worker.objects.filter(stopped_at__isnull=True).count() == 2
 
 
 def _functions() -> set[str]:

@@ -73,7 +73,7 @@ def test_a_move_is_in_the_audit_trail() -> None:
     moved = job_services.move(b.pk, before=a.pk, reason="in a hurry", actor=ADA)
     event = list_events(b)[-1]
     assert (event.kind, event.reason, event.actor_name) == ("MOVED", "in a hurry", "ada")
-    assert event.data == {"from": b.position, "to": moved.position}
+    assert event.data == {"from": str(b.position), "to": str(moved.position)}
     assert (event.from_status, event.to_status) == ("QUEUED", "QUEUED")
 
 

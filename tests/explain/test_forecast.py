@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from jobs.engine import promoter
 from jobs.engine.selection.limits import sync_limits
 from jobs.explain import explain
-from jobs.models import JobMinute, Worker
+from jobs.models import Job, JobMinute, Worker
 from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.services import limits
 from tests.factories import JobFactory, WorkerFactory
+from tests.support import executor
 from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
@@ -72,6 +74,103 @@ def test_a_lane_has_one_hand() -> None:
 
 def test_a_future_start_is_never_undercut() -> None:
     assert wait_sec(job_services.enqueue(TYPE, not_before=timezone.now() + timedelta(minutes=5))) == 300
+
+
+def starting_now(jobs: list[Job]) -> list[int]:
+    """Return which of these jobs are said to start now."""
+    promoter.promote()
+    starts = [(number, explain(job.pk).predicted_start_at) for number, job in enumerate(jobs)]
+    return [number for number, at in starts if at is not None and at < timezone.now() + timedelta(seconds=5)]
+
+
+@pytest.mark.parametrize("in_targets", [False, True], ids=["one queue", "each in its own target"])
+def test_no_more_jobs_start_now_than_slots_are_free(at_work: Worker, in_targets: bool) -> None:
+    jobs = [job_services.enqueue(TYPE, target=f"book-{n}" if in_targets else None) for n in range(8)]
+    assert starting_now(jobs) == [0, 1]
+    executor.claim_in_slots(at_work, 1)
+    assert starting_now(jobs) == [1]
+    executor.claim_in_slots(at_work, 1)
+    assert starting_now(jobs) == []
+    assert explain(jobs[2].pk).predicted_start_at is None  # the running ones have no measured duration
+    took(10)
+    assert [wait_sec(job) for job in jobs[2:]] == [5, 5, 15, 15, 25, 25]
+
+
+def test_no_more_jobs_start_now_than_their_limits_allow() -> None:
+    limits.set_maximum("job_type", TYPE, maximum=1)
+    jobs = [job_services.enqueue(TYPE) for _ in range(3)]
+    assert starting_now(jobs) == [0]
+    assert [reason.code for reason in explain(jobs[1].pk).reasons] == ["queue"]
+    other = job_services.enqueue("sample.add", {"a": 1, "b": 2})
+    assert starting_now([other]) == [0]  # the limit leaves the second slot to it
+
+
+def test_jobs_ahead_that_cannot_start_delay_nobody() -> None:
+    for job_type in ("sample.add", "sample.add", "sample.add"):
+        job_services.enqueue(job_type, {"a": 1, "b": 2}, priority="HIGH")
+    job = job_services.enqueue(TYPE)
+    assert [reason.code for reason in explain(job.pk).reasons] == ["queue"]
+    limits.pause("job_type", "sample.add")
+    assert (wait_sec(job), explain(job.pk).ahead) == (0, 3)
+    limits.unpause("job_type", "sample.add")
+    Worker.objects.update(serves={"types": [TYPE], "resources": None, "tenant": None})
+    assert wait_sec(job) == 0
+
+
+def test_without_a_measured_duration_the_expected_one_counts(at_work: Worker) -> None:
+    limits.set_maximum("global", "", maximum=1)
+    for _ in range(3):
+        job_services.enqueue(TYPE, expected_duration_sec=100)
+    last = job_services.enqueue("sample.add", {"a": 1, "b": 2})
+    assert wait_sec(last) == 300
+    executor.claim_in_slots(at_work, 1)
+    assert wait_sec(last) == 250  # the running one is taken to be half done
+    took(10)
+    assert wait_sec(last) == 25
+
+
+def test_expected_durations_count_in_a_target_too() -> None:
+    jobs = [job_services.enqueue(TYPE, target="book-1", expected_duration_sec=100) for _ in range(3)]
+    executor.claim(jobs[0])
+    assert wait_sec(jobs[2]) == 150
+
+
+def test_what_other_types_took_says_nothing() -> None:
+    took(10, job_type="sample.add")
+    last = [job_services.enqueue(TYPE) for _ in range(3)][-1]
+    assert explain(last.pk).predicted_start_at is None
+
+
+def test_jobs_of_the_same_time_are_not_all_said_to_start_then() -> None:
+    at = timezone.now() + timedelta(hours=1)
+    jobs = [job_services.enqueue(TYPE, not_before=at) for _ in range(4)]
+    assert [explain(job.pk).predicted_start_at for job in jobs] == [at, at, None, None]
+    later = at + timedelta(hours=1)
+    assert explain(job_services.enqueue(TYPE, not_before=later).pk).predicted_start_at == later
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"FAIRNESS_POLICY": "jobs.policies.fairness.FairShare"},
+        {"ADMISSION_POLICY": "jobs.policies.admission.Capacity"},
+        {"CONCURRENCY_POLICY": "jobs.policies.concurrency.GlobalLimit"},
+    ],
+)
+def test_where_more_than_the_order_decides_nothing_is_predicted(settings: Any, policy: dict[str, str]) -> None:
+    settings.JOBSCHEDULER = {**settings.JOBSCHEDULER, **policy}
+    assert explain(job_services.enqueue(TYPE).pk).predicted_start_at is None
+
+
+def test_jobs_ahead_that_other_workers_may_take_make_a_start_uncertain() -> None:
+    took(10)
+    took(10, job_type="sample.add")
+    for _ in range(2):
+        job_services.enqueue("sample.add", {"a": 1, "b": 2})
+    job = job_services.enqueue(TYPE)
+    assert wait_sec(job) == 10
+    WorkerFactory.create(serves={"types": ["sample.add"], "resources": None, "tenant": None})
+    assert explain(job.pk).predicted_start_at is None
 
 
 def test_nobody_knows_when_a_person_has_to_act_or_nothing_was_ever_measured() -> None:

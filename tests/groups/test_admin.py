@@ -36,3 +36,9 @@ def test_what_cannot_be_done_is_said_and_the_rest_is_done() -> None:
     messages = read_messages(response)
     assert "1 group changed" in str(messages)
     assert "cannot be cancelled" in str(messages)
+
+
+def test_a_page_names_the_final_job() -> None:
+    made = groups.create([ITEM, ITEM], then=ITEM)
+    page = log_in(create_reader("reader")).get(f"/admin/jobscheduler_jobs/jobgroup/{made.pk}/change/")
+    assert "3 (final job)" in page.content.decode()

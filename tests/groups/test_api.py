@@ -125,6 +125,7 @@ def test_a_group_that_is_submitted_again_is_answered_with_the_first() -> None:
         ({"jobs": [ITEM], "mode": "zigzag"}, ["body", "mode"]),
         ({"jobs": [ITEM], "mode": ["sequential"]}, ["body", "mode"]),
         ({"jobs": [ITEM], "on_failure": 1}, ["body", "on_failure"]),
+        ({"jobs": [ITEM], "on_failure": "stop"}, ["body", "on_failure"]),
         ({"jobs": [ITEM], "name": {"a": 1}}, ["body", "name"]),
     ],
 )
@@ -144,3 +145,27 @@ def test_an_unknown_filter_or_status_is_refused() -> None:
     api = ApiClient()
     assert read_error_locations(api.get("/job-groups?status=HAPPY")) == [["query", "status"]]
     assert read_error_locations(api.get("/job-groups?colour=red")) == [["query", "colour"]]
+
+
+def test_a_group_is_submitted_with_a_final_job() -> None:
+    group = create_group(ApiClient("submit", "read"), then=ITEM, on_failure="skip")
+    assert (group["then_index"], group["on_failure"]) == (2, "skip")
+    assert [job["status"] for job in group["jobs"]] == ["QUEUED", "QUEUED", "PENDING"]
+    assert create_group(ApiClient("submit", "read"))["then_index"] is None
+
+
+@pytest.mark.parametrize(
+    ("then", "location"),
+    [
+        ("sample.noop", ["body", "then"]),
+        ([ITEM], ["body", "then"]),
+        ({"jobs": [ITEM]}, ["body", "then", "job_type"]),
+        ({**ITEM, "unique_key": "k"}, ["body", "then", "unique_key"]),
+        ({**ITEM, "tenant": "acme"}, ["body", "then", "tenant"]),
+    ],
+)
+def test_a_wrong_final_job_is_refused_by_its_field(then: Any, location: list[str]) -> None:
+    api = ApiClient("submit")
+    before = all_but_tokens()
+    assert read_error_locations(api.post("/job-groups", {"jobs": [ITEM], "then": then})) == [location]
+    assert all_but_tokens() == before

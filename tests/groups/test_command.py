@@ -87,3 +87,10 @@ def test_a_bad_file_is_refused_in_one_line_and_changes_nothing(case: str, tmp_pa
 )
 def test_what_cannot_be_has_its_exit_code(arguments: tuple[str, ...], code: int) -> None:
     assert call("groups", *arguments).code == code
+
+
+def test_a_file_may_name_a_final_job(tmp_path: Path) -> None:
+    assert call("groups", "create", write_file(tmp_path, {"jobs": [ITEM, ITEM], "then": ITEM})).code == 0
+    made = JobGroup.objects.get()
+    assert (made.then_index, "2 (then)" in call("groups", "show", str(made.pk)).out) == (2, True)
+    assert call("groups", "list", "--json").json[0]["then_index"] == 2

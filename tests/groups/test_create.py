@@ -39,6 +39,18 @@ def test_members_of_a_parallel_group_all_wait_in_the_queue_but_those_that_are_he
     assert statuses(made) == ["QUEUED", "PENDING", "QUEUED"]
 
 
+@pytest.mark.parametrize("options", [{}, {"on_failure": None}, {"on_failure": "continue"}])
+def test_a_parallel_group_says_what_it_does_on_failure(options: dict[str, Any]) -> None:
+    assert groups.create([ITEM], **options).on_failure == "continue"
+    assert group([noop.s()], **options).enqueue().on_failure == "continue"
+
+
+def test_a_parallel_group_of_an_earlier_version_is_found_by_its_keys() -> None:
+    first = groups.create(items_with_keys("a", "b"))
+    JobGroup.objects.update(on_failure="stop")
+    assert groups.create(items_with_keys("a", "b")).pk == first.pk
+
+
 def test_members_belong_to_the_tenant_of_their_group() -> None:
     made = groups.create([{**ITEM, "target": "book-1"}], tenant="acme")
     assert set(Job.objects.values_list("tenant", flat=True)) == {"acme"} == {made.tenant}
@@ -74,6 +86,8 @@ BAD: dict[str, tuple[Any, dict[str, Any], list[str | int]]] = {
     "an unknown mode": ([ITEM], {"mode": "zigzag"}, ["mode"]),
     "a mode that is no text": ([ITEM], {"mode": 3}, ["mode"]),
     "an unknown word on failure": ([ITEM], {"on_failure": "panic"}, ["on_failure"]),
+    "a failure that stops nothing": ([ITEM], {"on_failure": "stop"}, ["on_failure"]),
+    "a failure that skips nothing": ([ITEM], {"mode": "parallel", "on_failure": "skip"}, ["on_failure"]),
     "a name with a NUL": ([ITEM], {"name": "a\0b"}, ["name"]),
     "a name that is too long": ([ITEM], {"name": "x" * 201}, ["name"]),
     "a bad tenant": ([ITEM], {"tenant": "a b"}, ["tenant"]),

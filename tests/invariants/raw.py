@@ -26,6 +26,7 @@ OUTBOX_TRIGGERS = {  # of the webhooks: they refuse nothing
     "jobscheduler_webhook_group": "jobscheduler_jobgroup",
     "jobscheduler_webhook_endpoint": "jobscheduler_webhookendpoint",
 }
+TAG_TRIGGERS = {f"jobscheduler_tags_{event}": "jobscheduler_job" for event in ("inserted", "updated", "deleted")}
 REPLACEABLE = (
     *("jobscheduler_job", "jobscheduler_jobrun", "jobscheduler_jobevent", "jobscheduler_jobgroup"),
     "jobscheduler_activity",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import override_settings
 
-from jobs.conf import conf
+from jobs.conf import LimitValues, conf
 from jobs.engine.selection import limits
 from jobs.errors import InvalidInput
 from jobs.models import Job
@@ -20,7 +20,7 @@ OLLAMA_ALONE = {"LIMITS": {"global": None, "resource": {"ollama": 1}}}
 
 @override_settings(JOBSCHEDULER=OLLAMA_ALONE)
 def test_con_002_unit_a_resource_can_have_its_own_limit() -> None:
-    assert list(conf.LIMITS) == [("resource", "ollama", 1)]
+    assert dict(conf.LIMITS.items()) == {("resource", "ollama"): LimitValues(1)}
 
 
 @pytest.mark.django_db

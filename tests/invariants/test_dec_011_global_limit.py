@@ -8,7 +8,7 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.test import override_settings
 
-from jobs.conf import conf
+from jobs.conf import LimitValues, conf
 from jobs.engine.selection import limits
 from jobs.models import ConcurrencyLimit, Job
 from jobs.services import jobs as job_services
@@ -21,7 +21,7 @@ TYPE = job_types.anything.name
 
 
 def test_dec_011_unit_the_default_is_one_for_all() -> None:
-    assert list(conf.LIMITS) == [("global", "", 1)]
+    assert dict(conf.LIMITS.items()) == {("global", ""): LimitValues(1)}
 
 
 @pytest.mark.django_db

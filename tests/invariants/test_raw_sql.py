@@ -11,6 +11,7 @@ from tests.invariants.raw import (
     ONLY_ON_SQLITE,
     OUTBOX_TRIGGERS,
     REPLACEABLE,
+    TAG_TRIGGERS,
     TRIGGERS,
     drop_trigger,
     execute,
@@ -50,8 +51,8 @@ def test_every_promise_of_the_database_is_tried() -> None:
 
 
 def test_every_trigger_is_in_the_migrated_database() -> None:
-    expected = TRIGGERS | OUTBOX_TRIGGERS | (ONLY_ON_SQLITE if connection.vendor == "sqlite" else ONLY_ON_POSTGRES)
-    assert existing_triggers() == expected
+    of_this_database = ONLY_ON_SQLITE if connection.vendor == "sqlite" else ONLY_ON_POSTGRES
+    assert existing_triggers() == TRIGGERS | TAG_TRIGGERS | OUTBOX_TRIGGERS | of_this_database
 
 
 @pytest.mark.sqlite_only

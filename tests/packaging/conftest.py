@@ -23,7 +23,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("source")
     for name in SOURCES:
         shutil.copytree(CHECKOUT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "manage.py"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "manage.py"):
         shutil.copy(CHECKOUT / name, source)
     run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source / "dist", source])
     return next((source / "dist").glob("*.whl"))

@@ -128,7 +128,7 @@ def build(home: Path) -> Path:
     source = home / "source"
     for name in ("jobs", "schedules", "webhooks", "jobscheduler"):
         shutil.copytree(CHECKOUT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, source)
     run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", home / "dist", source])
     return next((home / "dist").glob("*.whl"))

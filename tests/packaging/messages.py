@@ -51,7 +51,7 @@ def extract(app: str, language: str, home: Path) -> Path:
     """A copy of the app with its catalogue brought up to date: extracting leaves files beside what it reads."""
     copy = shutil.copytree(CHECKOUT / app, home / app, ignore=shutil.ignore_patterns("__pycache__", "static", "*.mo"))
     if app == "jobscheduler":  # the site's own templates stand beside its package
-        shutil.copytree(CHECKOUT / "templates", copy / "templates")
+        shutil.copytree(CHECKOUT / "templates", copy / "templates", dirs_exist_ok=True)
     for module in copy.rglob("*.py"):
         _bring_out(module)
     (copy / "locale").mkdir(exist_ok=True)

@@ -61,7 +61,7 @@ def _list_of_jobs(browser: OpenerDirector, admin: str) -> str:
     name, password = _superuser()
     fields = {"csrfmiddlewaretoken": token[1], "username": name, "password": password, "next": "/admin/"}
     welcome = browser.open(f"{admin}login/", urlencode(fields).encode()).read().decode()
-    assert "Job scheduler" in welcome
+    assert "Overview" in welcome
     page: str = browser.open(f"{admin}jobscheduler_jobs/job/").read().decode()
     return page
 

@@ -14,8 +14,12 @@ from typing import Any
 import environ
 import pytest
 import yaml
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import get_commands
 
-from jobs.conf import RULES, Conf
+from jobs.conf import RULES, Conf, read_settings
+from jobscheduler.health import PROBES
+from jobscheduler.settings_helpers import require_long_secret
 from tests.packaging import processes
 from tests.packaging.dockerfile import CHECKOUT, Stage, stages
 from tests.support.commands import run_process
@@ -23,6 +27,7 @@ from tests.support.commands import run_process
 BUILD, IMAGE = stages((CHECKOUT / "Dockerfile").read_text())
 DEPLOY = CHECKOUT / "docs" / "deploy"
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
+PODS = ("Job jobscheduler-migrate", "Deployment jobscheduler-web", "Deployment jobscheduler-worker")
 NEEDED = {"SECRET_KEY": "s" * 32, "POSTGRES_PASSWORD": "p"}
 
 
@@ -119,6 +124,66 @@ def test_a_password_beside_the_url_opens_the_database(process_env: dict[str, str
     env = {**process_env, "DATABASE_URL": url[1] + url[3], "PGPASSWORD": url[2]}
     assert run_process(env, "schedulerinfo").code == 0
     assert run_process({**env, "PGPASSWORD": "another"}, "schedulerinfo").code == 1
+
+
+def test_the_manifests_of_kubernetes_agree_with_the_image_the_settings_and_each_other() -> None:
+    kinds = load_manifests("kubernetes.yaml")
+    pods = {name: kinds[name]["spec"]["template"] for name in PODS}
+    (user,) = IMAGE.list_arguments("USER")
+    for name, pod in pods.items():
+        (program,) = pod["spec"]["containers"]
+        assert pod["spec"]["securityContext"] == {
+            "runAsNonRoot": True,
+            "runAsUser": int(user),
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        assert program["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+        assert [mount["mountPath"] for mount in program["volumeMounts"]] == ["/tmp"]
+        assert program["command"][0] == "django-admin"
+        assert program["command"][1] in get_commands()
+        assert [source[key]["name"] for source in program["envFrom"] for key in source] == ["jobscheduler"] * 2
+        if name != "Job jobscheduler-migrate":
+            assert kinds[name]["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    assert len({pod["spec"]["containers"][0]["image"] for pod in pods.values()}) == 1
+
+    web, worker = pods["Deployment jobscheduler-web"], pods["Deployment jobscheduler-worker"]
+    service = kinds["Service jobscheduler"]["spec"]
+    assert service["selector"] == web["metadata"]["labels"]
+    (program,) = web["spec"]["containers"]
+    assert service["ports"][0]["targetPort"] == program["ports"][0]["name"]
+    assert f"--port={program['ports'][0]['containerPort']}" in program["command"]
+    probes = {name: program[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    assert probes == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    assert set(probes.values()) == set(PROBES)
+    assert worker["spec"]["terminationGracePeriodSeconds"] > Conf.SHUTDOWN_GRACE_SEC
+    assert "livenessProbe" not in worker["spec"]["containers"][0]  # it would kill handlers in an outage of the database
+
+
+def test_the_environment_of_kubernetes_is_known_and_its_limit_is_that_of_all_workers() -> None:
+    kinds, scaled = load_manifests("kubernetes.yaml"), load_manifests("keda.yaml")
+    values, secrets = kinds["ConfigMap jobscheduler"]["data"], kinds["Secret jobscheduler"]["stringData"]
+    composed = yaml.safe_load((CHECKOUT / "compose.yaml").read_text())["services"]["web"]["environment"]
+    assert {*values, *secrets} <= set(composed)
+    assert all(isinstance(value, str) for value in values.values())
+    with pytest.raises(ImproperlyConfigured, match="SECRET_KEY"):  # the example cannot be used as it is
+        require_long_secret(secrets["SECRET_KEY"])
+    assert read_settings({"WEBHOOK_SECRET_KEY": secrets["JOBSCHEDULER_WEBHOOK_SECRET_KEY"]}).problems
+
+    scaler = scaled["ScaledObject jobscheduler-worker"]["spec"]
+    worker = kinds[f"Deployment {scaler['scaleTargetRef']['name']}"]["spec"]["template"]["spec"]["containers"][0]
+    slots = int(next(word for word in worker["command"] if "--concurrency=" in word).partition("=")[2])
+    assert int(scaler["triggers"][0]["metadata"]["threshold"]) == slots
+    assert json.loads(values["JOBSCHEDULER_LIMITS"]) == {"global": slots * scaler["maxReplicaCount"]}
+    assert scaler["minReplicaCount"] > 0  # else nothing fires schedules
+
+
+def load_manifests(name: str) -> dict[str, Any]:
+    documents = yaml.safe_load_all((DEPLOY / name).read_text())
+    return {f"{document['kind']} {document['metadata']['name']}": document for document in documents}
 
 
 def container(name: str, given: dict[str, str]) -> dict[str, str]:

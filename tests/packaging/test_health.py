@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db.migrations.recorder import MigrationRecorder
 from django.test import Client
+from django.utils import timezone
 
+from jobs.process_identity import ProcessIdentity
 from jobscheduler import health
+from tests.factories import WorkerFactory
 
 ASK = """
 import django
@@ -34,6 +38,7 @@ def test_healthz_needs_no_database(client: Client) -> None:
 @pytest.fixture(autouse=True)
 def forget_readiness() -> None:
     health.readiness.forget()
+    health.worker_readiness.forget()
 
 
 @pytest.mark.django_db
@@ -54,10 +59,44 @@ def test_readyz_is_503_while_a_migration_is_missing(client: Client) -> None:
 def test_readyz_asks_the_database_once_a_second(client: Client, django_assert_num_queries: Any, is_ready: bool) -> None:
     if not is_ready:
         MigrationRecorder.Migration.objects.filter(app="jobscheduler_jobs").latest("id").delete()
-    first = client.get("/readyz")
+    first = client.get("/readyz"), client.get("/readyz?worker=1")
     with django_assert_num_queries(0):
-        second = client.get("/readyz")
-    assert first.status_code == second.status_code == (200 if is_ready else 503)
+        second = client.get("/readyz"), client.get("/readyz?worker=1")
+    statuses = [200 if is_ready else 503, 503]
+    assert [answer.status_code for answer in first] == [answer.status_code for answer in second] == statuses
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({}, 200),
+        ({"state": "QUIET"}, 503),
+        ({"state": "STOPPED"}, 503),
+        ({"heartbeat_at": timezone.now() - timedelta(hours=1)}, 503),
+        ({"pid_started": "1"}, 503),
+        (None, 503),
+    ],
+    ids=["running", "quiet", "stopped", "silent", "killed", "none"],
+)
+def test_readyz_with_worker_asks_for_a_worker_that_takes_jobs(
+    client: Client, fields: dict[str, Any] | None, status: int
+) -> None:
+    me = ProcessIdentity.current()
+    process = {"host": me.host, "pid": me.pid, "boot_id": me.boot_id, "pid_namespace": me.namespace}
+    if fields is not None:
+        WorkerFactory.create(**{**process, "pid_started": me.started, **fields})
+    assert client.get("/readyz").status_code == 200
+    answer = client.get("/readyz?worker=1")
+    body = {"status": "ok"} if status == 200 else {"status": "unavailable", "missing": "worker"}
+    assert (answer.status_code, answer.json()) == (status, body)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("query", ["worker=0", "worker=", "worker=yes", "worker=1&worker=2"])
+def test_readyz_refuses_any_other_value_of_worker(client: Client, query: str) -> None:
+    answer = client.get(f"/readyz?{query}")
+    assert (answer.status_code, answer.json()["errors"][0]["loc"]) == (422, ["query", "worker"])
 
 
 @pytest.mark.once

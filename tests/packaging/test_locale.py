@@ -127,13 +127,13 @@ def test_the_console_speaks_german_to_a_german_browser() -> None:
         assert text in listed
     page = boss.get(f"/admin/jobscheduler_schedules/schedule/{row.pk}/change/", headers=german).content.decode()
     for text in (
-        "Jetzt anstoßen",
-        "Nächste Auslösungen",
+        "Jetzt ausführen",
+        "Nächste Läufe",
         "Toleranz bei Verspätung (s)",
-        "Er hat noch nicht ausgelöst.",
+        "Noch keine Läufe.",
     ):
         assert text in page
-    assert "Trigger now" in boss.get(f"/admin/jobscheduler_schedules/schedule/{row.pk}/change/").content.decode()
+    assert "Run now" in boss.get(f"/admin/jobscheduler_schedules/schedule/{row.pk}/change/").content.decode()
 
 
 @pytest.mark.django_db

@@ -78,7 +78,7 @@ def product(site_env: dict[str, str], tmp_path: Path) -> Iterator[Product]:
         process.wait()
 
 
-def test_ctrl_c_in_the_terminal_ends_web_and_worker_and_leaves_no_process(product: Product) -> None:
+def test_con_001_integration_ctrl_c_in_the_terminal_ends_web_and_worker_and_leaves_no_process(product: Product) -> None:
     assert product.serves("/readyz")
     login = urllib.request.urlopen(product.address + "/").read().decode()
     stylesheet = re.search(r'href="(/static/admin/css/base\.[^"]*css)"', login)
@@ -158,3 +158,15 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def test_make_run_looks_at_the_port_before_it_installs_and_proposes_a_free_one(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        port = busy.getsockname()[1]
+        command = ["make", "run", f"PORT={port}", f"VENV={tmp_path / 'venv'}"]
+        refused = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=60, check=False)
+        free_port = int(re.findall(r"PORT=(\d+)", refused.stderr)[-1])
+        socket.create_server(("127.0.0.1", free_port)).close()
+    assert refused.returncode != 0
+    assert free_port != port
+    assert ("installing" in refused.stdout, (tmp_path / "venv").exists()) == (False, False)

@@ -15,6 +15,7 @@ from pytest_django.plugin import DjangoDbBlocker
 
 from tests.packaging import host_site
 from tests.packaging.host_site import Manage
+from tests.packaging.processes import run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -78,6 +79,20 @@ def test_the_wheel_names_its_extras_its_plugin_and_all_that_it_imports(wheel: Pa
     }
 
 
+def test_the_wheel_has_its_licence_and_a_description_that_points_to_no_file_of_the_checkout(wheel: Path) -> None:
+    packed = zipfile.ZipFile(wheel)
+    (metadata,) = [packed.read(name).decode() for name in packed.namelist() if name.endswith(".dist-info/METADATA")]
+    headers, _, description = metadata.partition("\n\n")
+    assert {"License-Expression: MIT", "License-File: LICENSE", "Description-Content-Type: text/markdown"} <= set(
+        headers.splitlines()
+    )
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in packed.namelist())
+    assert description.startswith("# Job Scheduler for Django")
+    assert "migrating from another queue" in description  # the words of a link stay
+    links = re.findall(r"\]\(([^)]*)\)", description)
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
 def test_every_template_static_and_locale_file_of_an_app_is_in_the_wheel(wheel: Path) -> None:
     shipped = set(zipfile.ZipFile(wheel).namelist())
     for app in ("jobs", "schedules", "webhooks", "jobscheduler"):
@@ -90,6 +105,37 @@ def test_every_template_static_and_locale_file_of_an_app_is_in_the_wheel(wheel: 
 @pytest.mark.timeout(900)  # dozens of processes one after the other: on a loaded machine each takes seconds
 def test_a_foreign_site_that_follows_the_guide_has_all_of_it(manage: Manage, foreign_python: Path) -> None:
     host_site.tell(manage, wheel_home=foreign_python.parent.parent)
+
+
+@pytest.mark.once
+def test_a_project_with_a_package_of_our_name_may_have_the_wheel_beside_it(
+    foreign_python: Path, tmp_path: Path
+) -> None:
+    """Its tests run, also with a fixture of our name. Once it installs our apps, a sentence says why it cannot."""
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "__init__.py").touch()
+    (tmp_path / "board.py").write_text(
+        "import os\n"
+        "SECRET_KEY = 'x'\n"
+        "INSTALLED_APPS = ['django.contrib.auth', 'django.contrib.contenttypes', 'jobs'] + os.environ['OURS'].split()\n"
+    )
+    (tmp_path / "test_board.py").write_text(
+        "import pytest\n"
+        "@pytest.fixture\n"
+        "def drain_jobs():\n"
+        "    return 'their own'\n"
+        "def test_one(drain_jobs):\n"
+        "    assert drain_jobs == 'their own'\n"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith(host_site.OURS)}
+    env |= {"DJANGO_SETTINGS_MODULE": "board", "OURS": ""}
+    assert "1 passed" in run([foreign_python, "-m", "pytest", "-p", "no:randomly"], cwd=tmp_path, env=env)
+    check = [foreign_python, "-m", "django", "check"]
+    for ours in ("schedules", "webhooks"):
+        done = subprocess.run(
+            check, cwd=tmp_path, env={**env, "OURS": ours}, capture_output=True, text=True, check=False
+        )
+        assert f"is shadowed by {tmp_path / 'jobs'}: a site with" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.once

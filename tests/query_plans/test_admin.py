@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.contrib.auth.models import User
@@ -14,6 +16,7 @@ from django.utils import timezone
 from pytest_django import DjangoDbBlocker
 
 from jobs.admin import filters
+from jobs.admin.filters import TABS
 from jobs.admin.formatting import format_count
 from jobs.models import Job
 from jobs.states import TERMINAL, Status
@@ -28,8 +31,20 @@ pytestmark = pytest.mark.django_db
 JOBS, MOST_STATEMENTS = 100_000, 30
 ENDS = sorted(TERMINAL)
 SCREENS = (
-    *(("dashboard", ""), ("dashboard", "?window=7d"), ("counts", "")),
+    *(("overview", ""), ("overview", "?window=7d"), ("counts", "")),
     *(("queue", ""), ("queue", "?priority=50"), ("queue", "?target=target%2010")),
+)
+SORTS = ("oldest", "running", "due", "finished")
+TERMS = (
+    *("tag:rare", "tag:ra*", "tag:none", "target:target 10", "target:target*", "type:crowd.mail", "type:none"),
+    *("resource:none", "tenant:other", "tenant:default", "status:waiting", "worker:crowd", "worker:none", "group:none"),
+    *("schedule:none", "key:none", "error:none", "rare", "crowd.mail", "nonsense", "00000000abcd", "0189"),
+)
+NOW = timezone.now()
+TIMES = tuple(
+    f"{name}_from={(NOW - start).isoformat()}&{name}_to={(NOW - end).isoformat()}".replace("+", "%2B")
+    for name in ("submitted", "ended")
+    for start, end in ((timedelta(days=9), timedelta(days=8)), (timedelta(hours=9), timedelta(hours=8)))
 )
 LISTS = (
     *("", *(f"?status={status}" for status in Status), "?created=24h", "?created=7d&status=COMPLETED"),
@@ -40,6 +55,10 @@ LISTS = (
     ),
     "?ended=24h&job_type=tests.note",
     *(f"?attention={item}" for item in ("blocking", "stuck", "timed", "late")),
+    *(f"?status={tab}" for tab in TABS),
+    *(f"?sort={sort}{extra}" for sort in SORTS for extra in ("", *(f"&status={tab}" for tab in TABS))),
+    *(f"?q={quote(term)}{extra}" for term in TERMS for extra in ("", "&sort=oldest", "&status=FAILED")),
+    *(f"?{times}{extra}" for times in TIMES for extra in ("", "&status=FAILED", "&status=COMPLETED", "&sort=oldest")),
 )
 
 
@@ -76,10 +95,10 @@ def found_in_history(sql: str) -> list[str]:
 def test_the_tabs_count_what_their_lists_show_and_say_where_counting_stopped(crowd: LargeTables) -> None:
     client = log_in(User.objects.create_superuser("boss"))
     document = client.get(reverse("admin:jobscheduler_jobs_counts")).json()
-    lists = {str(status): client.get(get_list_url(Job), {"status": str(status)}) for status in Status}
-    assert document == {status: format_count(page.context["cl"].result_count) for status, page in lists.items()}
+    lists = {name or "all": client.get(get_list_url(Job), {"status": name}) for name in ("", *TABS)}
+    assert document == {name: format_count(page.context["cl"].result_count) for name, page in lists.items()}
     assert (document["COMPLETED"], document["FAILED"]) == ("10,000+", "900")
-    notice = "More than 10,000 match: counting stops there."
+    notice = "More than 10,000 results."
     assert (notice in lists["COMPLETED"].content.decode(), notice in lists["FAILED"].content.decode()) == (True, False)
 
 

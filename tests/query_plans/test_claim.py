@@ -78,6 +78,19 @@ def test_a_claim_under_limits_reads_no_more_than_it_needs(queue: None) -> None:
     require_no_full_scan(record_statements(claim))
 
 
+def test_a_claim_under_rates_reads_the_limits_and_what_active_jobs_took(queue: None) -> None:
+    def claim() -> None:
+        ConcurrencyLimit.objects.create(scope="global", rate="1000/s", burst=1000)
+        ConcurrencyLimit.objects.create(scope="job_type", key=TYPES[1], token_rate="1000/s")
+        claimer = Claimer("plans", ServedJobs(TYPES))
+        assert claimer.claim(SLOTS, lease_sec=30)
+        assert claimer.claim([slot + 1000 for slot in SLOTS], lease_sec=30)
+
+    statements = record_statements(claim)
+    assert any("jobscheduler_tokenspend" in statement[0] for statement in statements)
+    require_no_full_scan(statements)
+
+
 def test_a_saturated_type_is_stepped_over_by_the_heads_of_flows(queue: None) -> None:
     def claim() -> None:
         ConcurrencyLimit.objects.create(scope="job_type", key=TYPES[0], max=1)

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Job
 from jobs.services import limits, targets
 from jobs.stats import live_counts, queries
+from schedules import metrics as schedule_metrics
 from tests.factories import TargetFactory
 from tests.query_plans.explain import Statement, execute, explain_text
 from tests.query_plans.large_tables import LargeTables
+from webhooks import metrics as webhook_metrics
 
 pytestmark = pytest.mark.django_db
 
@@ -23,6 +26,12 @@ FULL_SCANS = (
     "jobscheduler_job_pkey",
     "SCAN jobscheduler_job\n",
     "autoindex_jobscheduler_job_",
+)
+# Endpoints are few: a tenant has 200 at most.
+FULL_SCAN_OF_OTHERS = re.compile(
+    r"Seq Scan on jobscheduler_(?:schedule|webhookdelivery|webhookmessage)"
+    r"|SCAN jobscheduler_(?:schedule|webhookdelivery|webhookmessage)(?! USING (?:COVERING )?INDEX (?!sqlite_autoindex))"
+    r"|_pkey on jobscheduler_(?:schedule|webhookdelivery|webhookmessage)"
 )
 # One job, by its key.
 LOOK_UP = re.compile(
@@ -71,6 +80,19 @@ def test_a_figure_is_read_along_an_index(read: Callable[[], object]) -> None:
     assert found
     for plan in found:
         assert not any(walk in LOOK_UP.sub("", plan) for walk in FULL_SCANS), plan
+
+
+@pytest.mark.parametrize("tenant", [None, "default"], ids=["all tenants", "one tenant"])
+def test_the_metrics_of_schedules_and_webhooks_are_read_along_an_index(tenant: str | None) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        for collect in (schedule_metrics.collect, webhook_metrics.collect):
+            assert list(collect(tenant))
+    if connection.vendor == "postgresql":
+        execute("SET LOCAL enable_seqscan = off")
+    plans = [explain_text(statement["sql"]) for statement in captured]
+    assert len(plans) == 6
+    for plan in plans:
+        assert not FULL_SCAN_OF_OTHERS.search(plan), plan
 
 
 def test_the_guard_sees_a_walk() -> None:

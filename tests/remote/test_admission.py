@@ -36,6 +36,18 @@ def request_lease(remote: RemoteClient, **fields: Any) -> Any:
     return remote.api.post(f"{LEASE}/request", {"addon_id": remote.addon, "job_type": "preview", **fields})
 
 
+@pytest.mark.usefixtures("cost_limit")
+def test_a_decision_tells_the_cost_in_use_when_it_was_made(remote: RemoteClient) -> None:
+    job_ids = [remote.submit(cost_units=40) for _ in range(3)]
+    remote.poll()
+    decisions = JobEvent.objects.filter(kind__in=["ADMITTED", "DENIED"]).order_by("job_id")
+    assert [(event.kind, event.job_id, event.data["used"]) for event in decisions] == [
+        ("ADMITTED", job_ids[0], 0),
+        ("ADMITTED", job_ids[1], 40),
+        ("DENIED", job_ids[2], 80),
+    ]
+
+
 def test_a_token_has_a_bounded_number_of_leases(remote: RemoteClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission_leases, "MAX_LIVE_LEASES", 3)
     leases = [request_lease(remote).json() for _ in range(3)]

@@ -14,12 +14,16 @@ from jobs.registry import job as handler
 from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
-from tests.factories import JobGroupFactory
+from tests.factories import SAMPLE_TYPE, JobGroupFactory
+from tests.sample_app import job_types
+from tests.support import executor
+from tests.support.admin_users import create_reader, log_in
 from tests.support.api_client import ApiClient, read_error_locations
 from tests.support.remote_client import ADDON, INDEXING, QUEUE, RemoteClient, get_job
 from tests.support.snapshots import dump_tables, list_event_kinds
 
 pytestmark = pytest.mark.django_db
+assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
 
 def test_a_job_is_submitted_offered_started_extended_and_completed(remote: RemoteClient) -> None:
@@ -38,6 +42,22 @@ def test_a_job_is_submitted_offered_started_extended_and_completed(remote: Remot
     run = JobRun.objects.get(job_id=job_id)
     assert (run.status, run.exit_code, run.artifacts) == (Status.COMPLETED, 0, {"result": 42})
     assert list_event_kinds(get_job(job_id)) == ["SUBMITTED", "DISPATCHING", "RUNNING", "COMPLETED"]
+
+
+def test_the_event_of_a_start_has_its_lease_for_workers_and_operators_alone(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
+    local = executor.claim(job_services.enqueue(SAMPLE_TYPE, {"text": "x"}))
+    editor, reader = create_reader("editor", "change_job"), create_reader("reader")
+    for job_id, lease_id in ((lease["job_id"], lease["lease_id"]), (str(local.pk), str(local.lease_token))):
+        path = f"/jobs/{job_id}/events"
+        started = JobEvent.objects.get(job_id=job_id, kind=EventKind.RUNNING)
+        for shown in (ApiClient("read", "work"), ApiClient("read", "operate"), ApiClient("admin")):
+            assert shown.get(path).json()["items"][-1]["data"]["lease_id"] == lease_id
+        assert lease_id not in ApiClient("read").get(path).content.decode()
+        for user, is_shown in ((editor, True), (reader, False)):
+            for page in (f"/api{path}", f"/admin/jobscheduler_jobs/jobevent/{started.pk}/change/"):
+                content = log_in(user).get(page)
+                assert (content.status_code, lease_id in content.content.decode()) == (200, is_shown), page
 
 
 def test_the_owner_names_token_worker_and_slot(remote: RemoteClient) -> None:
@@ -289,6 +309,15 @@ def test_jobs_without_addon_are_offered_to_pollers_without_addon(declared_type: 
     assert RemoteClient(api).poll_ids() == []
     (offer,) = api.get(f"{QUEUE}/dispatchable").json()["items"]
     assert (offer["job_id"], offer["addon_id"]) == (str(job.pk), "")
+
+
+def test_the_params_of_a_waiting_job_of_an_unknown_type_can_be_edited(remote: RemoteClient) -> None:
+    job_id, api = remote.submit(payload={"path": "/a"}), ApiClient("read", "operate")
+    edited = api.patch(f"/jobs/{job_id}", {"params": {"path": "/b", "deep": [{"x": 1}]}})
+    assert (edited.status_code, edited.json()["params"]) == (200, {"path": "/b", "deep": [{"x": 1}]})
+    refused = api.patch(f"/jobs/{job_id}", {"params": ["no object"]})
+    assert (refused.status_code, refused.json()["errors"][0]["loc"]) == (422, ["body", "params"])
+    assert remote.start(remote.poll_ids()[0])["payload"] == edited.json()["params"]
 
 
 def test_an_unknown_type_stays_unknown_in_the_other_apis(remote: RemoteClient) -> None:

@@ -52,10 +52,58 @@ def test_every_field_of_a_submission_is_stored(remote: RemoteClient) -> None:
     start = {"earliest_start_at": "2030-12-28T23:00:00+01:00"}
     job_id = remote.submit(**fields, **start, resource="gpu", token_limit=5, max_retries=1)
     document = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
-    assert {name: document[name] for name in fields} == {**fields, "priority": 75}
+    assert {name: document[name] for name in fields} == fields
     assert document["next_earliest_start_at"] == "2030-12-28T22:00:00Z"
     job = get_job(job_id)
     assert (job.remote, job.resource, job.token_limit, job.max_retries) == (True, "gpu", 5, 1)
+
+
+def test_a_priority_without_a_name_is_told_by_its_number(remote: RemoteClient) -> None:
+    assert remote.api.get(f"{QUEUE}/jobs/{remote.submit(priority=60)}").json()["priority"] == 60
+
+
+def test_an_intent_is_its_whole_chain_by_any_of_its_ids(remote: RemoteClient) -> None:
+    key = {"idempotency_key": "k", "priority": "LOW"}
+    first = remote.submit(**key)
+
+    def read(job_id: Any) -> tuple[Any, ...]:
+        document = remote.api.get(f"{QUEUE}/jobs/{job_id}").json()
+        assert (document["job_id"], document["created_at"]) == (str(job_id), submitted_at)
+        return document["state"], document["attempts"], document["current_job_id"], document["lease_id"]
+
+    submitted_at = remote.api.get(f"{QUEUE}/jobs/{first}").json()["created_at"]
+    assert read(first) == ("QUEUED", 0, str(first), None)
+    assert remote.poll_ids() == [first]
+    assert read(first) == ("DISPATCHING", 0, str(first), None)
+    reported = remote.complete(remote.start(first), "FAILED", error="no").json()
+    retry = Job.objects.get(retry_of_id=first)
+    assert (reported["state"], reported["attempts"], reported["current_job_id"]) == ("FAILED", 1, str(retry.pk))
+    for job_id in (first, retry.pk):
+        assert read(job_id) == ("QUEUED", 1, str(retry.pk), None)
+    assert remote.api.post(SUBMIT, {**INDEXING, **key}).json() == {"job_id": str(first), "state": "QUEUED"}
+    job_services.retry(first)  # at once
+    assert remote.poll_ids() == [retry.pk]
+    lease = remote.start(retry.pk)
+    assert [read(job_id) for job_id in (first, retry.pk)] == [("RUNNING", 2, str(retry.pk), lease["lease_id"])] * 2
+    assert [intent["job_id"] for intent in remote.api.list_all(f"{QUEUE}/jobs", 10)] == [str(retry.pk)]
+    assert remote.api.list_all(f"{QUEUE}/jobs?state=FAILED", 10) == []
+
+
+def test_the_cancel_of_an_intent_reaches_its_latest_attempt(
+    remote: RemoteClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = remote.submit()
+    remote.poll()
+    remote.complete(remote.start(first), "FAILED")
+    retry = Job.objects.get(retry_of_id=first)
+    monkeypatch.setattr(job_services, "find_latest_attempt", lambda job_id: job_id)  # the retry came after this look
+    cancelled = remote.api.post(f"{QUEUE}/jobs/{first}/cancel", {"reason": "not needed"})
+    monkeypatch.undo()
+    assert (cancelled.status_code, get_job(retry.pk).status) == (200, Status.CANCELLED)
+    document = remote.api.get(f"{QUEUE}/jobs/{first}").json()
+    assert (document["state"], document["attempts"], document["reason"]) == ("CANCELED", 1, "not needed")
+    refused = remote.api.post(f"{QUEUE}/jobs/{first}/cancel").json()
+    assert (refused["status"], refused["state"], refused["allowed"]) == (409, "CANCELLED", ["retry"])
 
 
 def test_a_submission_returns_id_and_state_alone(remote: RemoteClient) -> None:
@@ -224,6 +272,7 @@ BAD_INPUT: list[tuple[str, dict[str, Any], list[Any]]] = [
         {**INDEXING, "earliest_start_at": "2030-01-02T00:00:00Z", "deadline_at": "2030-01-01T00:00:00Z"},
         ["deadline_at"],
     ),
+    (SUBMIT, {**INDEXING, "time_sensitive": True}, ["time_sensitive"]),
     (SUBMIT, {**INDEXING, "max_runtime_sec": -1}, ["max_runtime_sec"]),
     (SUBMIT, {**INDEXING, "tags": ["x" * 65]}, ["tags", 0]),
     (SUBMIT, {**INDEXING, "params": {}}, ["params"]),

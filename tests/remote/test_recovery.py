@@ -174,11 +174,19 @@ def test_a_remote_worker_cannot_pass_for_a_local_one(remote: RemoteClient) -> No
 # ---------------------------------------------------------------------- deadlines and direct calls
 
 
-def test_a_time_sensitive_job_is_not_offered_too_late_and_ends_skipped(remote: RemoteClient) -> None:
-    late = remote.submit(time_sensitive=True, deadline_at="2031-01-01T00:00:00Z")
+def test_a_job_past_its_deadline_is_not_offered_and_ends_skipped(remote: RemoteClient) -> None:
+    late = remote.submit(deadline_at="2031-01-01T00:00:00Z")
     Job.objects.filter(pk=late).update(deadline_at=Now() - timedelta(seconds=1))
     assert remote.poll_ids() == []
     assert (get_job(late).status, get_job(late).status_reason) == (Status.SKIPPED, DEADLINE_PASSED_REASON)
+
+
+def test_an_offer_that_is_started_past_the_deadline_is_refused_and_the_job_ends_skipped(remote: RemoteClient) -> None:
+    offered = remote.submit(deadline_at="2031-01-01T00:00:00Z")
+    assert remote.poll_ids() == [offered]
+    Job.objects.filter(pk=offered).update(deadline_at=Now() - timedelta(seconds=1))
+    assert remote.try_start(offered).status_code == 409
+    assert (get_job(offered).status, get_job(offered).status_reason) == (Status.SKIPPED, DEADLINE_PASSED_REASON)
 
 
 @pytest.mark.django_db(transaction=True)

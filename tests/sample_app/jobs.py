@@ -9,7 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from jobs import NoRetry, Skip, job
+from pydantic import BaseModel
+
+from jobs import NoRetry, Retry, Skip, Snooze, job
+from tests.sample_app.context import request_id
 from tests.sample_app.ledger import record, record_call
 
 STEP_SEC = 0.01
@@ -28,12 +31,30 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
+class Answer(BaseModel):
+    value: str
+
+
+@job("sample.answer")
+def return_a_model() -> dict[str, Any]:
+    return {"answer": Answer(value="42")}
+
+
 @job("sample.work", direct=True)
 def work(ctx: Any, lane: str = "", pool: str = "", number: int = 0, seconds: float = 0.0) -> int:
     """A stretch of work that knows where it belongs, so that the ledger alone can judge lanes and limits."""
     with record_call(ctx, "sample.work", lane=lane, pool=pool, number=number):
         time.sleep(seconds)
         return number
+
+
+@job("sample.spend", direct=True)
+def spend(ctx: Any, tokens: int = 0, seconds: float = 0.0) -> None:
+    """Use tokens of a provider, which records them before the job counts them."""
+    with record_call(ctx, "sample.spend"):
+        record("tokens", job=str(ctx.job_id), fence=ctx.fence, tokens=tokens)
+        ctx.use_tokens(tokens)
+        time.sleep(seconds)
 
 
 @job("sample.rare")
@@ -54,6 +75,30 @@ def run_left(ctx: Any, number: int) -> None:
 def run_right(ctx: Any, number: int) -> None:
     with record_call(ctx, "sample.right"):
         _await_beat()
+
+
+@job("sample.part")
+def run_part(ctx: Any, number: int) -> int:
+    with record_call(ctx, "sample.part"):
+        _await_beat()
+        return number
+
+
+@job("sample.total")
+def total(ctx: Any) -> list[Any]:
+    """The final job of a group: what its members have returned."""
+    with record_call(ctx, "sample.total", group=str(ctx.group.id)):
+        return list(ctx.group.results())
+
+
+@job("sample.async_total")
+async def async_total(ctx: Any) -> list[Any]:
+    return list(await ctx.group.aresults())
+
+
+@job("sample.text")
+def return_text(length: int) -> str:
+    return "x" * length
 
 
 def _await_beat() -> None:
@@ -103,6 +148,26 @@ def fail(ctx: Any, lane: str = "", times: int = 1_000_000) -> int:
         if ctx.attempt <= times:
             raise RuntimeError(f"attempt {ctx.attempt} failed")
         return int(ctx.attempt)
+
+
+@job("sample.retry")
+def retry_after(ctx: Any, seconds: float = 0.0, times: int = 1) -> int:
+    """Fails so many times along its chain, and says when to try again."""
+    with record_call(ctx, "sample.retry"):
+        if ctx.attempt <= times:
+            raise Retry(after=seconds)
+        return int(ctx.attempt)
+
+
+@job("sample.snooze")
+def snooze(ctx: Any, lane: str = "", seconds: float = 0.0, times: int = 1) -> int:
+    """Puts itself back so many times, and counts in its checkpoint."""
+    with record_call(ctx, "sample.snooze", lane=lane):
+        count = ctx.resume_from or 0
+        if count < times:
+            ctx.checkpoint(count + 1)
+            raise Snooze(seconds, "the file is not there yet")
+        return int(count)
 
 
 @job("sample.fail_at_gate")
@@ -159,6 +224,17 @@ def talk(ctx: Any, lines: int) -> None:
         logger.warning("line %d", number)
     ctx.log.info("that was all")
     ctx.artifact("lines", lines)
+
+
+_kept: list[bytes] = []
+
+
+@job("sample.leak")
+def leak(ctx: Any, mib: int, seconds: float = 0.0) -> None:
+    """Keeps memory that nothing frees. Zeros alone would take no page."""
+    with record_call(ctx, "sample.leak"):
+        _kept.append(b"x" * (mib * 1024 * 1024))
+        time.sleep(seconds)
 
 
 @job("sample.hog")
@@ -225,3 +301,9 @@ def quote_params(ctx: Any, text: str, password: str, ending: str = "raise") -> N
         raise Skip(f"{text} {password}")
     if ending == "raise":
         raise ValueError(f'{text} with {password!r}\n  File "{text}.py", line 7, in {text}\n{text}: {text}')
+
+
+@job("sample.show_context")
+def show_context() -> str:
+    """Returns what HANDLER_WRAPPER has restored."""
+    return request_id.get()

@@ -11,10 +11,10 @@ from django.test import Client
 from django.utils import timezone
 
 from jobs.models import Job
-from schedules import services, validation
+from schedules import history, services, validation
 from schedules.firing import fire_due
 from schedules.models import CatchUp, Overlap, Schedule, ScheduleFire
-from tests.factories import JobTemplateFactory, ScheduleFactory
+from tests.factories import JobFactory, JobTemplateFactory, ScheduleFactory
 from tests.support.admin_pages import count_queries, get_list_url, get_page_url, read_messages, run_action
 from tests.support.admin_users import create_reader, log_in
 from tests.support.schedules import NOON, TYPE, create_due_schedule, create_schedule, list_fire_times
@@ -190,7 +190,7 @@ def test_a_reader_reads_and_changes_nothing(looker: Client) -> None:
     assert dump_tables() == before
 
 
-VERBS = {"trigger": "triggered", "skip": "skips a fire", "enable": "enabled", "disable": "disabled"}
+VERBS = {"trigger": "triggered", "skip": "skips its next run", "enable": "enabled", "disable": "disabled"}
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -221,7 +221,7 @@ def test_an_action_that_fails_says_why(boss: Client) -> None:
         ScheduleFactory.create(job_type="gone", name="broken"),
     )
     messages = read_messages(run_action(boss, "skip", [disabled]))
-    assert "0 schedules skip a fire" in messages
+    assert "0 schedules skip their next run" in messages
     assert "“disabled” has no next run to skip" in messages
     assert "gone" in read_messages(run_action(boss, "trigger", [broken]))
 
@@ -232,7 +232,7 @@ def test_the_page_shows_next_and_past_fires(boss: Client) -> None:
     page = boss.get(get_page_url(row)).content.decode()
     assert "2027-03-27T02:30:00+01:00" in page
     assert "02:30 does not exist on this day" in page
-    assert "It has not fired yet." in page
+    assert "No runs yet." in page
     other = create_due_schedule(NOON)
     fire_due(NOON)
     page = boss.get(get_page_url(other)).content.decode()
@@ -289,3 +289,65 @@ def test_a_template_takes_the_permission_to_run_templates() -> None:
     assert clerk.post(get_page_url(row), data).status_code == 302, "it has had this template before"
     runner = log_in(create_reader("runner", "add_schedule", "run_jobtemplate"))
     assert post_form(runner, name="other", template=str(template.pk), job_type="").status_code == 302
+
+
+def test_a_manual_run_is_in_the_list_of_runs(boss: Client) -> None:
+    row = create_schedule(name="nightly")
+    assert "No runs yet." in boss.get(get_page_url(row)).content.decode()
+    boss.post(get_action_url(row, "trigger"))
+    page = boss.get(get_page_url(row)).content.decode()
+    assert ("No runs yet." in page, "<td>manual</td>" in page) == (False, True)
+    assert f"…{str(Job.objects.get().pk)[-12:]}" in page
+
+
+def test_manual_and_scheduled_runs_are_listed_together_and_retries_are_not(boss: Client) -> None:
+    row = create_due_schedule(misfire_grace_sec=3600)
+    fire_due(NOON)
+    manual = services.trigger(row.pk)
+    JobFactory.create(retry_of=JobFactory.create(failed=True, schedule_id=row.pk), schedule_id=row.pk, attempt=2)
+    runs = history.list_runs(row, 20)
+    assert [run.due is None for run in runs].count(True) == 2  # the second is the failed one, its retry is no run
+    assert runs[1].job_id == manual.pk or runs[0].job_id == manual.pk
+    assert [run.due for run in history.list_runs(row, 1)] == [None]
+
+
+NOTE = {"job_type": "tests.note", "params_of": "tests.note"}
+
+
+def test_params_have_fields_from_the_signature_of_the_handler(boss: Client) -> None:
+    page = boss.get(f"{get_list_url(Schedule)}add/?job_type=tests.note")
+    assert "param-text" in page.context["adminform"].form.fields
+    assert post_form(boss, **NOTE, **{"param-text": "hello"}).status_code == 302
+    row = Schedule.objects.get()
+    assert (row.job_type, row.params) == ("tests.note", {"text": "hello"})
+    form = boss.get(get_page_url(row)).context["adminform"].form
+    assert (form["param-text"].value(), form["params_of"].value()) == ("hello", "tests.note")
+    assert boss.post(get_page_url(row), {**FORM, **NOTE, "param-text": "bye"}).status_code == 302
+    row.refresh_from_db()
+    assert row.params == {"text": "bye"}
+    assert boss.post(get_page_url(row), {**FORM, **NOTE, "param-text": "bye", "priority": "7"}).status_code == 302
+    row.refresh_from_db()
+    assert (row.params, row.priority) == ({"text": "bye"}, 7)
+
+
+def test_a_missing_param_is_reported_at_its_field(boss: Client) -> None:
+    errors = read_errors(post_form(boss, **NOTE, **{"param-text": ""}))
+    assert set(errors) == {"param-text"}
+
+
+def test_params_of_another_job_type_are_asked_for_first(boss: Client) -> None:
+    response = post_form(boss, params_of="tests.note", **{"param-text": "hello"})
+    assert "Another job type has other params" in read_errors(response)["job_type"]
+    assert not Schedule.objects.exists()
+
+
+def test_the_chosen_kind_of_rule_replaces_the_others(boss: Client) -> None:
+    assert post_form(boss, kind="every", every_sec="90").status_code == 302
+    row = Schedule.objects.get()
+    assert (row.cron, row.every_sec) == (None, 90)
+    assert boss.get(get_page_url(row)).context["adminform"].form["kind"].value() == "every"
+    data = {**FORM, "kind": "cron", "every_sec": "90"}
+    response = boss.post(get_page_url(row), data)
+    assert response.status_code == 302
+    row.refresh_from_db()
+    assert (row.cron, row.every_sec, row.anchor_at) == ("0 3 * * *", None, None)

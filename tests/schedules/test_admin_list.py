@@ -12,7 +12,7 @@ from django.urls import reverse
 from jobs.states import Status
 from schedules.admin import fires
 from schedules.describe import describe_cron, describe_interval
-from schedules.models import Schedule, ScheduleFire
+from schedules.models import MANY_SKIPS, Schedule, ScheduleFire
 from tests.factories import JobFactory, ScheduleFactory, job_in
 from tests.support.admin_pages import count_queries, get_list_url, get_page_url
 from tests.support.admin_users import create_reader, log_in
@@ -62,12 +62,12 @@ def test_an_interval_is_described_in_its_largest_unit(seconds: int, description:
         ({"cron": "0 0 31 2 *"}, "never comes due"),
         ({"cron": "* * * * *", "timezone": "Mars/Phobos"}, "There is no time zone"),
         ({"cron": "* * * * *", "timezone": "../../etc/passwd"}, "There is no time zone"),
-        ({"cron": "* * * * *", "every_sec": "5"}, "Say exactly one of"),
-        ({}, "Say exactly one of"),
+        ({"cron": "* * * * *", "every_sec": "5"}, "one of them"),
+        ({}, "one of them"),
         ({"every_sec": "soon"}, "invalid literal"),
         ({"every_sec": "0"}, "every_sec"),
         ({"every_sec": "9" * 99}, "every_sec"),
-        ({"run_at_0": "2020-01-01", "run_at_1": "10:00"}, "Nothing is due any more."),
+        ({"run_at_0": "2020-01-01", "run_at_1": "10:00"}, "No further runs."),
         ({"run_at_0": "perhaps", "run_at_1": "10:00"}, "run_at: "),
         ({"cron": "\0"}, "cron: "),
         ({"cron": "<script>alert(1)</script>"}, "is no cron expression"),
@@ -115,6 +115,36 @@ def test_the_form_offers_every_time_zone_and_keeps_one_that_is_gone(boss: Client
     assert '<option value="Mars/Phobos" selected>' in page
 
 
+def test_the_form_offers_no_alias_of_a_zone_but_keeps_a_stored_one(boss: Client) -> None:
+    row = ScheduleFactory.create(timezone="Zulu")
+    page = boss.get(get_page_url(row)).content.decode()
+    assert '<option value="Zulu" selected>' in page
+    assert not [zone for zone in ("W-SU", "GB-Eire", "Asia/Calcutta", "Etc/GMT+5") if f'value="{zone}"' in page]
+    assert '<option value="Asia/Kolkata">' in page
+
+
+def test_the_preview_stands_beside_the_rule(boss: Client) -> None:
+    page = boss.get(f"{get_list_url(Schedule)}add/").content.decode()
+    assert page.index('id="id_cron"') < page.index('id="schedule-preview"') < page.index('id="id_misfire_grace_sec"')
+    assert "<noscript><p><button" in page
+
+
+def test_the_preview_takes_the_fields_of_the_chosen_kind_of_rule(boss: Client) -> None:
+    fields = {"cron": "0 9 * * *", "every_sec": "90"}
+    assert "Every 90 seconds" in fetch_preview(boss, kind="every", **fields)
+    assert "At 09:00 every day" in fetch_preview(boss, kind="cron", **fields)
+
+
+def test_many_skipped_runs_are_marked_in_the_list_and_on_the_page_and_raise_an_alert(boss: Client) -> None:
+    row = ScheduleFactory.create(name="crowded", last_fire_at=NOON, skips_in_a_row=MANY_SKIPS)
+    ScheduleFactory.create(name="lucky", last_fire_at=NOON, skips_in_a_row=MANY_SKIPS - 1)
+    page = boss.get(f"{get_list_url(Schedule)}?skipping=1").content.decode()
+    assert ("skipped 5 times in a row" in page, "crowded" in page, "lucky" in page) == (True, True, False)
+    assert "The last 5 runs were skipped" in boss.get(get_page_url(row)).content.decode()
+    overview = boss.get(reverse("admin:jobscheduler_jobs_overview")).content.decode()
+    assert "Schedule “crowded” has skipped 5 runs in a row" in overview
+
+
 def create_fires(schedule: Schedule, statuses: list[Any]) -> None:
     for minutes, status in enumerate(reversed(statuses)):
         job = None if status is None else job_in(status)
@@ -129,10 +159,10 @@ def test_the_list_describes_the_rule_and_shows_the_last_fires_and_their_outcomes
     page = boss.get(get_list_url(Schedule)).content.decode()
     for text in ("At 02:30 every day", "Europe/Berlin", "30 2 * * *", "acme"):
         assert text in page, text
-    assert "The last 4 fires, 1 of them failed" in page
-    assert [kind in page for kind in ("jc-run-completed", "jc-run-failed", "jc-run-other", "jc-run-running")] == [
-        True
-    ] * 4
+    assert "The last 4 runs, 1 of them failed" in page
+    kinds = ("jc-run-completed", "jc-run-failed", "jc-run-other", "jc-run-running")
+    assert [page.count(kind) for kind in kinds] == [2] * 4  # in the legend, and in the chart
+    assert "skipped or cancelled (low)" in page
 
 
 def test_a_completed_retry_makes_its_fire_completed(db: Any) -> None:
@@ -164,6 +194,6 @@ def test_the_list_takes_as_many_statements_for_many_schedules_and_fires_as_for_f
 
 
 def test_an_empty_list_and_a_filtered_list_say_why_they_are_empty(boss: Client) -> None:
-    assert "Nothing is scheduled." in boss.get(get_list_url(Schedule)).content.decode()
+    assert "No schedules yet." in boss.get(get_list_url(Schedule)).content.decode()
     assert "Nothing matches these filters." in boss.get(f"{get_list_url(Schedule)}?q=x").content.decode()
     assert "Nothing matches these filters." in boss.get(f"{get_list_url(Schedule)}?enabled=1").content.decode()

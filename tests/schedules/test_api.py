@@ -167,7 +167,7 @@ def test_fires_are_listed_latest_first_with_their_outcomes(api: ApiClient) -> No
     skipped, _, first = api.get(path).json()["items"]
     assert (first["fire_time"], first["job_id"]) == ("2026-06-15T12:00:00Z", str(failed.pk))
     assert (first["outcome"], first["last_job_id"]) == ("QUEUED", str(failed.retried_by.pk))
-    assert (skipped["outcome"], "overlap" in skipped["note"]) == ("SKIPPED", True)
+    assert (skipped["outcome"], "previous run" in skipped["note"]) == ("SKIPPED", True)
     assert [fire["id"] for fire in api.list_all(path, 1)] == [fire["id"] for fire in api.get(path).json()["items"]]
 
 

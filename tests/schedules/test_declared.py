@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from django.core.management import call_command
 from jobs import db, job
 from jobs.errors import InvalidInput
 from jobs.registry import registry
+from jobs.testing import drain
 from schedules import declared, services
 from schedules.firing import fire_due
 from schedules.models import Schedule
@@ -158,11 +160,75 @@ def test_a_bad_declaration_stops_no_other_and_is_an_error_of_the_system_check() 
     }
 
 
-def test_a_timezone_without_a_cron_is_refused_at_the_declaration() -> None:
-    with pytest.raises(TypeError, match="timezone requires the option cron"):
-        declare(timezone="Europe/Berlin")
-    with pytest.raises(InvalidInput):
-        declare(cron=5)
+@pytest.mark.parametrize(
+    ("name", "value"), [("timezone", "Europe/Berlin"), ("cron_params", {"pages": 2}), ("fire_time_param", "due")]
+)
+def test_options_of_a_schedule_without_a_cron_are_refused_at_the_declaration(name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{name} requires the option cron"):
+        declare(**{name: value})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"cron": cron} for cron in (5, [], [5], ["@daily", "@daily"], ["@daily", ""], ["@daily"] * 51)),
+        *({"cron": "@daily", "cron_params": params} for params in ([], "x", {"a": {1}})),
+        {"cron": "@daily", "fire_time_param": 5},
+    ],
+)
+def test_a_wrong_option_of_a_schedule_is_refused_at_the_declaration(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=r"cron|fire_time_param"):
+        declare(**options)
+
+
+def test_each_of_several_expressions_is_a_schedule_of_its_own() -> None:
+    crons = ["0 8 * * 1-5", "0 12 * * 6"]
+    declare(cron=crons, timezone="Europe/Berlin")
+    declared.sync()
+    rows = {row.name: (row.source, row.cron, row.timezone, row.job_type) for row in Schedule.objects.all()}
+    assert rows == {
+        f"report.make {cron}": (f"code:report.make#{cron}", cron, "Europe/Berlin", "report.make") for cron in crons
+    }
+    declare(cron=list(reversed([*crons, "@monthly"])))
+    declared.sync(retire=True)
+    assert Schedule.objects.filter(enabled=True).count() == 3, "neither the order nor a new one touches the others"
+    declare(cron=crons[:1])
+    declared.sync(retire=True)
+    assert [row.cron for row in Schedule.objects.filter(enabled=True)] == crons[:1]
+
+
+def test_jobs_of_a_declared_schedule_get_its_params_and_their_due_time() -> None:
+    received = []
+
+    @job("report.make", cron="@daily", cron_params={"pages": 7}, fire_time_param="due")
+    def make_report(pages: int, due: datetime) -> None:
+        received.append((pages, due))
+
+    declared.sync()
+    Schedule.objects.update(next_fire_at=NOON)
+    fire_due(NOON)
+    assert [done.status for done in drain()] == ["COMPLETED"]
+    assert received == [(7, NOON)]
+    assert not [check for check in checks.run_checks(tags=["jobs"]) if check.id == "jobs.E009"]
+
+
+def test_changed_params_reach_the_row_unless_it_was_edited() -> None:
+    declare(cron="@daily", cron_params={"pages": 7})
+    declared.sync()
+    declare(cron="@daily", cron_params={"pages": 8})
+    declared.sync()
+    assert get_row().params == {"pages": 8}
+    declare(cron="@daily")
+    declared.sync()
+    assert get_row().params == {}
+
+
+@pytest.mark.parametrize("options", [{"cron_params": {"leaves": 1}}, {"fire_time_param": "due"}])
+def test_params_that_the_handler_does_not_take_are_an_error_of_the_system_check(options: dict[str, Any]) -> None:
+    declare(cron="@daily", **options)
+    assert [check.id for check in checks.run_checks(tags=["jobs"]) if "report.make" in str(check)] == ["jobs.E009"]
+    declared.sync()
+    assert not Schedule.objects.exists()
 
 
 def test_two_processes_that_start_at_once_make_one_row(monkeypatch: pytest.MonkeyPatch) -> None:

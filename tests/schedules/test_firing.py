@@ -46,7 +46,7 @@ def test_a_due_time_makes_one_job_however_often_it_is_checked() -> None:
     row.refresh_from_db()
     assert (row.next_fire_at, row.last_fire_at, row.last_job_id) == (NOON + timedelta(minutes=1), NOON, job.pk)
     (event,) = list_events(job)
-    assert (event.kind, event.actor_kind, event.reason) == ("SUBMITTED", "scheduler", "fired by its schedule")
+    assert (event.kind, event.actor_kind, event.reason) == ("SUBMITTED", "scheduler", "scheduled run")
     require_a_job_per_fire()
 
 
@@ -124,7 +124,7 @@ def test_after_30_days_down_catch_up_decides(policy: dict[str, Any], expected: i
         step = timedelta(hours=1) if rule == {"cron": "7 * * * *"} else timedelta(minutes=1)
         assert later - times[-1] < step
         assert {later_time - earlier_time for earlier_time, later_time in pairwise(times)} <= {step}
-    assert row.note.startswith("missed: due times from 2026-06-15T12:0")
+    assert row.note.startswith("missed: runs due from 2026-06-15T12:0")
     assert fire_due(later) == 0
 
 
@@ -179,7 +179,7 @@ class TestOverlap:
         for job in skipped:
             assert (job.status, job.status_reason) == (
                 "SKIPPED",
-                f"overlap: job {first.pk} of an earlier fire is RUNNING",
+                f"the previous run is still running: job {first.pk}",
             )
             assert [event.kind for event in list_events(job)] == ["SUBMITTED", "SKIPPED"]
         executor.complete(first)
@@ -195,7 +195,7 @@ class TestOverlap:
         fire_due(NOON + timedelta(minutes=1))
         retry = failed.retried_by
         skipped = Job.objects.get(status=Status.SKIPPED)
-        assert f"job {retry.pk} of an earlier fire is QUEUED" in skipped.status_reason
+        assert f"the previous run is still queued: job {retry.pk}" in skipped.status_reason
         job_services.cancel(retry.pk)
         fire_due(NOON + timedelta(minutes=2))
         assert Job.objects.filter(schedule=row, status=Status.QUEUED).count() == 1
@@ -312,3 +312,17 @@ def test_250_schedules_due_at_once_are_fired_in_batches_each_once() -> None:
         NOON + timedelta(minutes=1)
     }
     require_a_job_per_fire()
+
+
+def test_runs_skipped_in_a_row_are_counted_until_one_starts() -> None:
+    row = create_due_schedule(cron="* * * * *", overlap="skip", misfire_grace_sec=3600)
+    fire_due(NOON)
+    for minutes in (1, 2, 3):
+        fire_due(NOON + timedelta(minutes=minutes))
+    row.refresh_from_db()
+    assert row.skips_in_a_row == 3
+    assert row.last_job_id is not None
+    job_services.cancel(row.last_job_id)
+    fire_due(NOON + timedelta(minutes=4))
+    row.refresh_from_db()
+    assert row.skips_in_a_row == 0

@@ -18,6 +18,7 @@ from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from schedules.validation import BrokenSchedule
 from tests.factories import JobTemplateFactory, ScheduleFactory
+from tests.support.api_client import ApiClient
 from tests.support.schedules import (
     NOON,
     TYPE,
@@ -258,7 +259,7 @@ class TestSkipNext:
         row = create_due_schedule(NOON)
         skipped = services.skip_next(row.pk, reason="holiday")
         assert skipped.next_fire_at == NOON + timedelta(minutes=1)
-        assert skipped.note == "skipped: the fire of 2026-06-15T12:00:00Z, by python: holiday"
+        assert skipped.note == "skipped: the run of 2026-06-15T12:00:00Z, by python: holiday"
         fire_due(NOON + timedelta(minutes=2))
         assert list_fire_times(row) == list_minutes(NOON + timedelta(minutes=1), 2)
 
@@ -303,6 +304,19 @@ def test_deleting_a_schedule_deletes_its_fires_and_keeps_its_jobs(monkeypatch: p
     assert {job.pk: job.params for job in Job.objects.filter(pk__in=jobs, schedule=None)} == jobs
     assert list(Schedule.objects.all()) == [other]
     assert set(ScheduleFire.objects.values_list("schedule_id", flat=True)) <= {other.pk}
+
+
+def test_jobs_tell_their_schedule_and_due_time_after_it_is_deleted() -> None:
+    row = create_due_schedule(name="nightly")
+    fire_due(NOON)
+    (fired,), triggered = list_jobs(row), services.trigger(row.pk)
+    services.delete(row.pk)
+    api = ApiClient("read")
+    for job, fire_time in ((fired, "2026-06-15T12:00:00Z"), (triggered, None)):
+        document = api.get(f"/jobs/{job.pk}").json()
+        assert (document["schedule_id"], document["fire_time"]) == (None, fire_time)
+        submitted = api.get(f"/jobs/{job.pk}/events").json()["items"][0]
+        assert submitted["data"] == {"schedule": {"id": str(row.pk), "name": "nightly"}}
 
 
 class TestPreview:

@@ -94,6 +94,7 @@ SUBMISSIONS: list[tuple[str, dict[str, Any], Kind, Loc]] = [
     ("a naive deadline", note(deadline_at=NAIVE), InvalidInput, ["deadline_at"]),
     ("a deadline before the start", note(not_before=SOON, deadline_at=timezone.now()), InvalidInput, ["deadline_at"]),
     ("a deadline at the start", note(not_before=SOON, deadline_at=SOON), InvalidInput, ["deadline_at"]),
+    ("time-sensitive without a deadline", note(time_sensitive=True), InvalidInput, ["time_sensitive"]),
     ("a tenant with a slash", note(tenant="a/b"), InvalidInput, ["tenant"]),
     ("an empty tenant", note(tenant=""), InvalidInput, ["tenant"]),
     ("a tenant that is too long", note(tenant="x" * 65), InvalidInput, ["tenant"]),

@@ -170,6 +170,9 @@ def test_a_package_that_shadows_ours_is_named_with_its_file(tmp_path: Path) -> N
     (tmp_path / "webhooks").mkdir()
     shadow = tmp_path / "webhooks" / "__init__.py"
     shadow.write_text("")
+    (tmp_path / "webhooks" / "apps.py").write_text(  # without one, the finder of an editable install would return ours
+        "from django.apps import AppConfig\nclass TheirConfig(AppConfig):\n    name = 'webhooks'\n"
+    )
     (tmp_path / "site_settings.py").write_text(
         "SECRET_KEY = 'x'\n"
         "INSTALLED_APPS = ['django.contrib.auth', 'django.contrib.contenttypes', 'jobs', 'webhooks']\n"

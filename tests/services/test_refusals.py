@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth.models import User
@@ -20,7 +21,7 @@ from jobs.models import Job
 from jobs.outcomes import Skipped
 from jobs.services import groups
 from jobs.services import jobs as job_services
-from jobs.states import ACTIONS, OPERATOR_VERBS, LatestAttempt, Status, allowed_actions, is_repeated_stop
+from jobs.states import ACTIONS, OPERATOR_VERBS, JobFacts, LatestAttempt, Status, allowed_actions, is_repeated_stop
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
@@ -170,8 +171,8 @@ def test_everybody_gives_the_same_answer_and_the_action_then_does_it(situation: 
             facts, before = gather_facts(job), dump_tables()
             allowed = allowed_actions(facts)
             is_allowed = action in allowed
-            assert _buttons(boss, job) == {
-                action for action in allowed if action in JOB_ACTIONS and not is_repeated_stop(action, facts)
+            assert _offered_on_page(boss, job) == {
+                action for action in allowed if _is_worth_offering(action, job, facts)
             }
             assert _is_foreseen(action, job) == is_allowed
             if action in OPERATOR_VERBS:
@@ -230,6 +231,21 @@ def test_a_superseded_attempt_answers_with_the_latest_one(action: str) -> None:
         assert (document["state"], document["allowed"]) == ("RUNNING", [])
 
 
+def test_a_job_can_be_read_by_any_id_of_its_chain() -> None:
+    job = _chain_of_three()
+    second = _retry_of(job)
+    third = _retry_of(second)
+    api = ApiClient("read")
+    for named in (job, second, third):
+        followed = api.get(f"/jobs/{named.pk}?follow=latest")
+        assert followed.json() == api.get(f"/jobs/{third.pk}").json()
+        assert api.get(f"/jobs/{named.pk}?follow=latest", **{"If-None-Match": followed["ETag"]}).status_code == 304
+        assert api.get(f"/jobs/{named.pk}").json()["id"] == str(named.pk)
+    assert api.get(f"/jobs/{job.pk}?follow=tail").status_code == 422
+    assert api.get(f"/jobs/{uuid4()}?follow=latest").status_code == 404
+    assert ApiClient("read", tenant="other").get(f"/jobs/{job.pk}?follow=latest").status_code == 404
+
+
 def test_the_facts_of_many_jobs_take_as_many_queries_as_those_of_few() -> None:
     def jobs() -> list[Job]:
         found = list(Job.objects.order_by("pk"))
@@ -280,8 +296,18 @@ def test_every_status_is_among_the_situations() -> None:
     assert found == set(Status)
 
 
-def _buttons(client: Client, job: Job) -> set[str]:
-    return {action.name for action, _url in client.get(get_page_url(job)).context["buttons"]}
+def _offered_on_page(client: Client, job: Job) -> set[str]:
+    """Return the operator actions that the job's page offers; `clone` submits another job."""
+    verbs = {verb.name for verb in client.get(get_page_url(job)).context["verbs"]} - {"clone"}
+    return {JOB_ACTIONS[name].verb for name in verbs}
+
+
+def _is_worth_offering(action: str, job: Job, facts: JobFacts) -> bool:
+    if action not in JOB_ACTIONS or is_repeated_stop(action, facts):
+        return False
+    if action == "retry":
+        return facts.superseded_by is None  # else the page leads to the latest attempt
+    return not (action == "resume" and job.status == Status.FAILED and not job.target)  # the same as a retry
 
 
 def _is_foreseen(action: str, job: Job) -> bool:

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from jobs.actors import Actor, ActorKind
+from jobs.admin.formatting import format_initiator
 from jobs.engine import finish as ending
 from jobs.engine import lifecycle
 from jobs.engine.finish import FinishStatus
@@ -121,8 +122,22 @@ def test_the_event_of_a_stop_names_who_asked_for_it_and_the_request_is_gone(mode
     asked = {"kind": "user", "name": "ada"} if mode == StopMode.CANCEL else {"kind": "token", "name": "bob"}
     last = ApiClient("read").get(f"/jobs/{job.pk}/events").json()["items"][-1]
     assert (last["kind"], last["data"]["requested_by"]) == (STATUS_AFTER_STOP[mode], asked)
+    assert format_initiator(list_events(job)[-1]) == ("ada" if mode == StopMode.CANCEL else "bob (API token)")
     job.refresh_from_db()
     assert (job.cancel_requested, job.cancel_mode) == (False, "")
+
+
+@pytest.mark.parametrize(
+    "outcome", [Completed({}), Failed(error="no", reason="no", retry_in=5)], ids=["done", "failed"]
+)
+@pytest.mark.parametrize("mode", StopMode)
+def test_a_job_that_ends_otherwise_has_no_request_left_and_no_retry(
+    mode: StopMode, outcome: Completed | Failed
+) -> None:
+    job = _running(mode)
+    assert finish(job, outcome) == FinishStatus.DONE
+    (ended,) = Job.objects.all()
+    assert (ended.is_terminal, ended.cancel_requested, ended.cancel_mode) == (True, False, "")
 
 
 def test_of_two_pauses_the_last_asker_is_named() -> None:

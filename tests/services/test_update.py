@@ -48,6 +48,8 @@ def test_these_are_all_the_fields_that_can_be_edited() -> None:
 @pytest.mark.parametrize("status", [Status.QUEUED, Status.PENDING])
 def test_a_waiting_job_can_be_edited(name: str, status: Status) -> None:
     job = job_in(status)
+    if name == "time_sensitive":  # it needs a deadline
+        Job.objects.filter(pk=job.pk).update(deadline_at=TOMORROW)
     edited = job_services.update(job.pk, {name: CHANGES[name]}, actor=ADA, reason="a better idea")
     expected = {"priority": 100}.get(name, CHANGES[name])
     assert getattr(edited, name) == expected
@@ -159,7 +161,8 @@ def test_what_was_dispatched_once_is_frozen(state: str, name: str) -> None:
 @pytest.mark.parametrize("state", WAITS)
 @pytest.mark.parametrize("name", MAY_CHANGE)
 def test_the_rest_changes_while_the_job_waits_also_after_its_dispatch(state: str, name: str) -> None:
-    job = JobFactory.create(**DISPATCHED[state])
+    deadline = {"deadline_at": TOMORROW} if name == "time_sensitive" else {}
+    job = JobFactory.create(**DISPATCHED[state], **deadline)
     edited = job_services.update(job.pk, {name: CHANGES[name]})
     assert getattr(edited, name) == {"priority": 100}.get(name, CHANGES[name])
     assert list_events(job)[-1].data["fields"] == [name]
@@ -168,7 +171,7 @@ def test_the_rest_changes_while_the_job_waits_also_after_its_dispatch(state: str
 @pytest.mark.parametrize("state", sorted(set(DISPATCHED) - set(WAITS)))
 @pytest.mark.parametrize("name", MAY_CHANGE)
 def test_a_job_that_does_not_wait_keeps_the_rest_and_the_refusal_names_the_field(state: str, name: str) -> None:
-    job = JobFactory.create(**DISPATCHED[state])
+    job = JobFactory.create(**DISPATCHED[state], deadline_at=TOMORROW + timedelta(hours=1))
     before = dump_tables()
     with pytest.raises(WrongState, match=f"is {job.status} and its {name} cannot be changed") as refusal:
         job_services.update(job.pk, {"tags": ["x"], name: CHANGES[name]})
@@ -229,6 +232,7 @@ def test_tags_can_be_changed_at_any_time(status: Status) -> None:
         ({"max_runtime_sec": float("nan")}, ["max_runtime_sec"]),
         ({"tags": "x"}, ["tags"]),
         ({"time_sensitive": 1}, ["time_sensitive"]),
+        ({"time_sensitive": True}, ["time_sensitive"]),
         *(
             ({name: "x"}, [name])
             for name in ("status", "lease_token", "retry_of", "job_type", "tenant", "attempt", "position", "id", "gate")
@@ -250,6 +254,15 @@ def test_a_deadline_must_be_after_the_start_that_the_job_has() -> None:
     with pytest.raises(InvalidInput) as refusal:
         job_services.update(job.pk, {"deadline_at": TOMORROW - timedelta(hours=1)})
     assert refusal.value.errors[0]["loc"] == ["deadline_at"]
+
+
+def test_a_time_sensitive_job_keeps_a_deadline() -> None:
+    job = job_services.enqueue(TYPE, {"text": "a"}, deadline_at=TOMORROW, time_sensitive=True)
+    with pytest.raises(InvalidInput) as refusal:
+        job_services.update(job.pk, {"deadline_at": None})
+    assert refusal.value.errors[0]["loc"] == ["time_sensitive"]
+    cleared = job_services.update(job.pk, {"deadline_at": None, "time_sensitive": None})
+    assert (cleared.deadline_at, cleared.time_sensitive) == (None, False)
 
 
 def test_params_of_a_type_that_is_gone_cannot_be_checked_and_stay() -> None:

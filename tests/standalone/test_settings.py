@@ -99,6 +99,12 @@ def test_an_existing_sqlite_database_keeps_its_mode(env: dict[str, str], tmp_pat
     assert "db.sqlite3 0o640" in run_python(CREATE_TABLE, env).splitlines()
 
 
+def test_con_001_unit_without_a_word_the_database_is_a_file_of_this_machine(env: dict[str, str]) -> None:
+    script = "from jobscheduler.settings import DATABASES as d; print(d['default']['ENGINE'], d['default']['NAME'])"
+    without_url = {name: value for name, value in env.items() if name != "DATABASE_URL"}
+    assert run_python(script, without_url).split() == ["django.db.backends.sqlite3", str(CHECKOUT / "db.sqlite3")]
+
+
 def test_django_q2_is_installed_where_it_is_asked_for_and_has_no_admin_pages(env: dict[str, str]) -> None:
     without = show(env)
     assert "django_q" not in without["apps"]

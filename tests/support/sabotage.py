@@ -89,28 +89,26 @@ def skip_group_locks() -> None:
         finished_jobs[job.group_id] = job
         original(job)
 
-    def live_members(group: Any) -> Any:
-        members = find_live_members(group)
-        exist = members.exists()
-        _wait_for_other_member(finished_jobs[group.pk])  # both have read, neither has committed or written the group
-        members.exists = lambda: exist
-        return members
+    def has_live_members(group: Any, **other_than: Any) -> bool:
+        exist = find_live_members(group, **other_than)
+        _wait_for_other_members(finished_jobs[group.pk])  # all have read, none has committed or written the group
+        return exist
 
     finished_jobs: dict[Any, Any] = {}
     finish_locked, finish_module.finish = finish_module.finish, finish
     original, groups.on_member_finished = groups.on_member_finished, on_member_finished
-    find_live_members, groups.live_members = groups.live_members, live_members
+    find_live_members, groups.has_live_members = groups.has_live_members, has_live_members
 
 
-def _wait_for_other_member(job: Any) -> None:
-    """Wait, before the commit, until the other member of the pair is before its commit, too."""
+def _wait_for_other_members(job: Any) -> None:
+    """Wait, before the commit, until the other members are before their commit, too; without a final job, of a pair."""
     from tests.sample_app.ledger import VARIABLE
 
     beside = f"{os.environ[VARIABLE]}-{job.group_id}"
-    mine, other = Path(f"{beside}-{job.group_index}"), Path(f"{beside}-{1 - job.group_index}")
-    mine.touch()
+    Path(f"{beside}-{job.group_index}").touch()
+    members = [Path(f"{beside}-{index}") for index in range(job.group.then_index or 2)]
     deadline = time.monotonic() + 2
-    while not other.exists() and time.monotonic() < deadline:
+    while not all(member.exists() for member in members) and time.monotonic() < deadline:
         time.sleep(0.005)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from jobs.management.commands.runscheduler import listen
+from jobs.management.ports import listen
 from jobs.services import tokens
 from tests.support.worker_processes import FAST_SETTINGS, MANAGE, START_SEC, Fleet, wait_until
 from tests.support.worker_processes import to_environ as as_environ

@@ -201,3 +201,26 @@ def test_unserved_jobs_are_looked_for_now_and_then() -> None:
     schedule = ClaimSchedule()
     schedule.record_unserved_check(NOW)
     assert schedule.unserved_check_at == NOW + 30
+
+
+def test_a_worker_sleeps_until_a_rate_lets_the_next_job_start() -> None:
+    schedule = idle()
+    for turn in range(5):
+        now = NOW + 100 * (turn + 1)
+        schedule.begin_turn(now)
+        schedule.record_look(now, READY, PACE)
+        schedule.record_claim(requested=1, claimed=0, took_sec=0.01)
+        schedule.plan_next_look(now, claimed=0, is_saturated=False, next_start_at=now + 4)
+        assert schedule.wait_sec(now) == pytest.approx(4)
+        assert not schedule.is_exhausted, "a burst waits, too"
+    schedule.begin_turn(now + 4)
+    assert schedule.should_claim
+
+
+def test_a_rate_wakes_no_worker_while_nothing_is_ready() -> None:
+    schedule = idle()
+    schedule.begin_turn(NOW + 100)
+    schedule.record_look(NOW + 100, EMPTY, PACE)
+    schedule.record_claim(requested=1, claimed=0, took_sec=0.01)
+    schedule.plan_next_look(NOW + 100, claimed=0, is_saturated=False, next_start_at=NOW + 101)
+    assert schedule.wait_sec(NOW + 100) == pytest.approx(10)

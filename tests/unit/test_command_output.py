@@ -10,6 +10,7 @@ import pytest
 
 from jobs.errors import InvalidInput
 from jobs.management import base
+from jobs.validation import fields
 
 pytestmark = pytest.mark.once
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.once
     [("90s", 90), ("15m", 900), ("1h30m", 5400), ("1.5h", 5400), ("30d", 2_592_000), ("2w", 1_209_600)],
 )
 def test_a_duration_is_read_as_people_write_it(text: str, seconds: int) -> None:
-    assert base.parse_duration(text, "--since") == timedelta(seconds=seconds)
+    assert fields.parse_duration(text, "--since") == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_a_duration_is_read_as_people_write_it(text: str, seconds: int) -> None:
 )
 def test_what_is_no_duration_is_refused_by_the_name_of_its_option(text: str) -> None:
     with pytest.raises(InvalidInput, match="--since"):
-        base.parse_duration(text, "--since")
+        fields.parse_duration(text, "--since")
 
 
 @pytest.mark.parametrize(

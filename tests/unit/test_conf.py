@@ -17,6 +17,7 @@ from jobs.conf import (
     Admission,
     Conf,
     LimitSettings,
+    LimitValues,
     ProblemKind,
     conf,
     from_environ,
@@ -41,7 +42,7 @@ DEFAULTS = {
     "DIRECT_MAX_RUNTIME_SEC": 300,
     "DIRECT_MAX": 4,
     "DIRECT_PER_TOKEN": 2,
-    "LIMITS": LimitSettings(overall=1),
+    "LIMITS": LimitSettings(overall=LimitValues(1)),
     "CONCURRENCY_POLICY": "jobs.policies.concurrency.Limits",
     "ADMISSION_POLICY": "jobs.policies.admission.Open",
     "RETRY_POLICY": "jobs.policies.retry.ExponentialBackoff",
@@ -51,6 +52,9 @@ DEFAULTS = {
     "RETRY_BASE_SEC": 10,
     "RETRY_MAX_SEC": 3600,
     "RETRY_JITTER": 0,
+    "SNOOZE_MAX": 1000,
+    "JOB_CONTEXT": None,
+    "HANDLER_WRAPPER": None,
     "TOKEN_LIMIT": None,
     "LOG_LINES_PER_JOB": 1000,
     "RETENTION_DAYS": None,
@@ -61,6 +65,7 @@ DEFAULTS = {
     "API_BULK_LIMIT": 10_000,
     "CONSOLE_BULK_LIMIT": 3_000,
     "API_RATE_LIMIT": 6_000,
+    "API_LARGE_REQUESTS": 1,
     "NUM_PROXIES": 0,
     "ADMISSION": Admission(100, 0.3, 0.8, 30, None, 300),
     "SYSTEM_JOB_TYPES": False,
@@ -68,6 +73,7 @@ DEFAULTS = {
     "METRICS_PUBLIC": False,
     "ADMIN_AUTOREGISTER": True,
     "AUTODISCOVER": ("jobs", "tasks"),
+    "LEGACY_TOKEN": None,
     "WEBHOOK_ALLOW_PRIVATE": False,
     "WEBHOOK_TIMEOUT_SEC": 15,
     "WEBHOOK_MAX_RETRIES": 3,
@@ -171,6 +177,7 @@ def test_an_unknown_key_of_the_admission_is_named_with_its_place() -> None:
 
 
 NAN, INFINITY = float("nan"), float("inf")
+WRONG_LIMITS = ({"max": True}, {"rate": 5}, {"rate": "5"}, {"burst": 2}, {"other": 1}, {3: 1})
 REFUSED: list[tuple[str, Any]] = [
     *(("LEASE_SEC", value) for value in (0, -1, True, "30", None, NAN, INFINITY, -INFINITY, 10**400, [], 1e9)),
     *(("GRACE_SEC", value) for value in (-0.1, NAN, None, False)),
@@ -178,6 +185,7 @@ REFUSED: list[tuple[str, Any]] = [
     *(("DIRECT_MAX_RUNTIME_SEC", value) for value in (0, -1, None, True, "300", INFINITY)),
     *((name, value) for name in ("DIRECT_MAX", "DIRECT_PER_TOKEN") for value in (0, -1, 1.5, None, True, "4", 10**6)),
     *(("RETRY_MAX_RETRIES", value) for value in (-1, 1.0, True, 10**6, None, "3", 10**5000)),
+    *(("SNOOZE_MAX", value) for value in (-1, 1.5, None, True)),
     *(("RETRY_JITTER", value) for value in (-0.1, 1.1, NAN, True)),
     *(("TOKEN_LIMIT", value) for value in (-1, 2**63, 1.5, False)),
     *(("MAX_BODY_BYTES", value) for value in (0, -1, 1e6, None)),
@@ -187,15 +195,17 @@ REFUSED: list[tuple[str, Any]] = [
     *(("METRICS_PUBLIC", value) for value in (0, 1, "true", None)),
     *(("PRESET", value) for value in ("staging", "Production", "", 1, "production|development")),
     *(("RETRY_POLICY", value) for value in (None, "", "nodots", "a b.c", "a..b", ".a.b", Counted, 3)),
-    *(("FAIRNESS_POLICY", value) for value in ("", "nodots", 3)),
+    *((key, value) for key in ("FAIRNESS_POLICY", "JOB_CONTEXT", "HANDLER_WRAPPER") for value in ("", "nodots", 3)),
     *(("COMMAND_ALLOW", value) for value in ("migrate", None, [1], [""], ["a\nb"], {"a": 1})),
     *(("AUTODISCOVER", value) for value in ("jobs", ["not a module"], [None])),
     *(("WEBHOOK_PORTS", value) for value in (443, "443", [0], [65_536], [True], ["80"])),
     *(("LEGACY_SUNSET", value) for value in ("soon", "2027-02-30", 20271231, None, datetime(2027, 1, 1, tzinfo=UTC))),
+    *(("LEGACY_TOKEN", value) for value in ("legacy", "js_short", "js_ab12cd3 ", "js_ab12cd34", "", 5)),
     *(("WEBHOOK_SECRET_KEY", value) for value in ("short", b"x" * 32, 5)),
     *(("WEBHOOK_PROXY", value) for value in ("proxy:3128", "ftp://proxy", "http://", "http://a b", 5)),
     *(("LIMITS", value) for value in (None, 1, [], "global", {"host": {"a": 1}}, {3: 1})),
-    *(("LIMITS", {"global": value}) for value in (0, -1, 1.0, True, "1", {}, 2**31)),
+    *(("LIMITS", {"global": value}) for value in (0, -1, 1.0, True, "1", 2**31)),
+    *(("LIMITS", {"resource": {"a": value}}) for value in WRONG_LIMITS),
     *(("LIMITS", {"job_type": value}) for value in (1, None, ["a"], {"a": 0}, {"a": True}, {"a": "2"}, {"a": NAN})),
     *(("LIMITS", {"tenant": {key: 1}}) for key in ("", "x" * 201, "a\nb", 3, None)),
     *(("ADMISSION", value) for value in (None, 1, [], "x")),
@@ -281,23 +291,49 @@ def test_a_heartbeat_is_not_blamed_for_another_mistake(raw: dict[str, Any]) -> N
 )
 def test_an_absent_scope_is_unlimited(raw: dict[str, Any], limits: list[tuple[str, str, int]]) -> None:
     accepted = read_well({"LIMITS": raw}).LIMITS
-    assert list(accepted) == limits
-    assert all(accepted.get_max(scope, key) == maximum for scope, key, maximum in limits)
-    assert accepted.get_max("job_type", "unheard of") is None
+    assert list(accepted.items()) == [((scope, key), LimitValues(maximum)) for scope, key, maximum in limits]
+    assert all(accepted.get(scope, key).max == maximum for scope, key, maximum in limits)
+    assert accepted.get("job_type", "unheard of") == LimitValues()
+
+
+def test_a_limit_may_have_rates_beside_its_maximum() -> None:
+    full = {"max": 8, "rate": "60/minute", "token_rate": "90000/min", "burst": 5}
+    accepted = read_well({"LIMITS": {"global": {"rate": "10/s"}, "resource": {"openai": full, "gpu": 1}}}).LIMITS
+    assert accepted.get("resource", "openai") == LimitValues(8, "60/min", "90000/min", 5)
+    assert accepted.get("resource", "gpu") == LimitValues(1)
+    assert accepted.get("global") == LimitValues(None, "10/s")
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        ({"rate": "60"}, ("[resource.openai.rate]", "60/min", "'60'")),
+        ({"token_rate": 5}, ("[resource.openai.token_rate]", "60/min", "5")),
+        ({"max": 0}, ("[resource.openai.max]",)),
+        ({"rate": "1/s", "burst": 0}, ("[resource.openai.burst]",)),
+        ({"burst": 5}, ("[resource.openai.burst]", "needs a rate")),
+        ({"rte": "60/min"}, ("[resource.openai]", "rate", "'rte'")),
+        ({"": 1}, ("[resource.openai]", "''")),
+    ],
+)
+def test_a_wrong_value_of_a_limit_is_named(raw: dict[str, Any], words: tuple[str, ...]) -> None:
+    _, (problem,) = read_settings({"LIMITS": {"resource": {"openai": raw}}})
+    assert all(word in problem.message for word in words), problem.message
 
 
 def test_limits_are_a_snapshot_of_what_was_written() -> None:
     raw = {"job_type": {"a": 1}}
     accepted = read_well({"LIMITS": raw}).LIMITS
     raw["job_type"]["a"] = 99
-    assert accepted.get_max("job_type", "a") == 1
+    assert accepted.get("job_type", "a").max == 1
 
 
 def test_a_secret_is_neither_shown_nor_quoted_in_a_problem() -> None:
     good = {"WEBHOOK_SECRET_KEY": "hunter2-hunter2-hunter2", "WEBHOOK_PROXY": "http://me:hunter2@proxy:3128"}
     assert "hunter2" not in repr(read_well(good))
-    _, problems = read_settings({"WEBHOOK_SECRET_KEY": "hunter2", "WEBHOOK_PROXY": "me:hunter2@proxy"})
-    assert len(problems) == 2
+    bad = {"WEBHOOK_SECRET_KEY": "hunter2", "WEBHOOK_PROXY": "me:hunter2@proxy", "LEGACY_TOKEN": "js_hunter2hunter2"}
+    _, problems = read_settings(bad)
+    assert len(problems) == 3
     assert "hunter2" not in repr(problems)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils import timezone
 
 from jobs.models import Job
 from tests.factories import JobFactory, WebhookAttemptFactory, WebhookDeliveryFactory
@@ -94,7 +97,7 @@ def test_an_endpoint_is_deleted_with_its_deliveries(boss: Client) -> None:
 def test_a_test_is_sent_from_the_page(boss: Client, receive: Any) -> None:
     receiver = receive()
     endpoint = create_endpoint(receiver.url, "job.failed")
-    assert "Send a test" in boss.get(get_page_url(endpoint)).content.decode()
+    assert "Send test" in boss.get(get_page_url(endpoint)).content.decode()
     assert boss.post(get_action_url(endpoint, "test")).status_code == 302
     send_round()
     assert [request.type for request in receiver.seen] == ["webhook.test"]
@@ -116,7 +119,7 @@ def test_deliveries_are_resent_one_by_one_in_a_selection_and_all_that_failed(bos
     boss.post(get_action_url(rows[0], "resend"))
     form_data = {"action": "resend", "_selected_action": [str(row.pk) for row in rows[1:3]]}
     assert (
-        "2 deliveries are sent again."
+        "2 deliveries queued for resending."
         in boss.post(get_list_url(WebhookDelivery), form_data, follow=True).content.decode()
     )
     assert sorted(delivery.status for delivery in list_deliveries()) == ["FAILED"] * 3 + ["PENDING"] * 3
@@ -130,6 +133,35 @@ def test_nothing_is_resent_to_a_disabled_endpoint_and_it_says_so(boss: Client) -
     page = boss.post(get_action_url(delivery, "resend"), follow=True).content.decode()
     assert "This endpoint is disabled" in page
     assert list_deliveries()[0].status == "FAILED"
+
+
+def test_a_bulk_resend_says_how_many_were_skipped_and_why_and_how_many_wait(boss: Client) -> None:
+    suspended = create_endpoint(failures=9, open_until=timezone.now() + timedelta(hours=1))
+    rows = WebhookDeliveryFactory.create_batch(3, endpoint=suspended, failed=True)
+    rows += WebhookDeliveryFactory.create_batch(2, endpoint=create_endpoint(enabled=False), failed=True)
+    leased = {"lease_token": uuid4(), "lease_expires_at": timezone.now() + timedelta(minutes=1)}
+    rows.append(WebhookDeliveryFactory.create(endpoint=suspended, **leased))
+    form_data = {"action": "resend", "_selected_action": [str(row.pk) for row in rows]}
+    page = boss.post(get_list_url(WebhookDelivery), form_data, follow=True).content.decode()
+    for sentence in (
+        "3 deliveries queued for resending.",
+        "2 skipped: endpoint disabled.",
+        "1 skipped: being sent at this moment.",
+        "The endpoint is suspended: 2 wait until the first one is delivered.",
+    ):
+        assert sentence in page
+
+
+def test_a_delivery_that_waits_says_for_what(boss: Client) -> None:
+    suspended = create_endpoint(failures=9, open_until=timezone.now() + timedelta(hours=1))
+    waiting = WebhookDeliveryFactory.create(endpoint=suspended)
+    page = boss.get(get_page_url(waiting)).content.decode()
+    assert ("(endpoint suspended)" in page, "Not sent yet." in page) == (True, True)
+    services.resend(waiting.pk)
+    WebhookDelivery.objects.update(next_try_at=timezone.now() - timedelta(minutes=1))
+    page = boss.get(get_page_url(waiting)).content.decode()
+    assert ("(endpoint suspended)" in page, "1 min ago" in page, "60 s ago" in page) == (False, False, False)
+    assert re.search(r'field-next_attempt.*?class="readonly">now<', page, re.DOTALL)
 
 
 @pytest.mark.parametrize("reason", ["\x00", "x" * 2001])
@@ -171,7 +203,7 @@ def test_an_action_requires_post_a_known_name_and_an_existing_row(boss: Client) 
         boss.post(
             get_action_url(JobFactory.build(), "test").replace("jobs/job", "webhooks/webhookendpoint")
         ).status_code
-        == 404
+        == 302  # to the list, with a message
     )
 
 
@@ -188,11 +220,11 @@ def test_a_delivery_page_shows_attempts_and_their_responses_to_users_who_may_see
 def test_a_job_page_shows_its_deliveries_and_counts_those_to_come(boss: Client) -> None:
     endpoint = create_endpoint("https://example.org/", "job.completed")
     job = complete_job()
-    assert "1 more is about to be made." in boss.get(get_page_url(job)).content.decode()
+    assert "1 more will be created." in boss.get(get_page_url(job)).content.decode()
     fan_out_all()
     page = boss.get(get_page_url(job)).content.decode()
     assert str(list_deliveries()[0].pk) in page
-    assert str(endpoint.pk) in page
+    assert endpoint.origin in page
     other = JobFactory.create()
     assert "job-webhooks" not in boss.get(get_page_url(other)).content.decode()
 
@@ -214,7 +246,7 @@ def test_the_success_of_the_last_day_is_shown(boss: Client) -> None:
     WebhookDeliveryFactory.create_batch(3, endpoint=endpoint, delivered=True)
     WebhookDeliveryFactory.create(endpoint=endpoint, failed=True)
     WebhookDeliveryFactory.create(endpoint=endpoint)
-    assert "75% (4)" in boss.get(get_page_url(endpoint)).content.decode()
+    assert "75 % of 4" in boss.get(get_page_url(endpoint)).content.decode()
 
 
 SECRET_URL = "https://hooks.example.org/services/T0/SECRET"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -9,9 +10,10 @@ from django.test import Client
 
 from jobs import clock
 from jobs.ids import min_id_at
-from tests.factories import WebhookAttemptFactory, WebhookDeliveryFactory, WebhookEndpointFactory
+from tests.factories import JobFactory, WebhookAttemptFactory, WebhookDeliveryFactory, WebhookEndpointFactory
 from tests.support.admin_pages import count_queries, get_list_url, get_page_url
 from tests.support.admin_users import create_reader, log_in
+from webhooks import services
 from webhooks.admin import endpoints
 from webhooks.models import WebhookDelivery, WebhookEndpoint
 
@@ -25,7 +27,7 @@ def test_a_list_of_endpoints_shows_their_recent_success_rates(boss: Client) -> N
     WebhookDeliveryFactory.create(endpoint=good)
     assert endpoints.success_rates([good.pk, silent.pk]) == {good.pk: (3, 4)}
     page = boss.get(get_list_url(WebhookEndpoint)).content.decode()
-    assert ("75% (4)" in page, "gone" in page) == (True, True)
+    assert ("75 % of 4" in page, "gone" in page) == (True, True)
 
 
 def test_a_rate_counts_the_last_hundred_within_a_day() -> None:
@@ -38,6 +40,24 @@ def test_a_rate_counts_the_last_hundred_within_a_day() -> None:
     old = min_id_at(clock.now() - timedelta(days=2))
     WebhookDeliveryFactory.create(id=old, endpoint=endpoint, failed=True)
     assert endpoints.success_rates([endpoint.pk]) == endpoints.success_rates([]) == {}
+
+
+def test_resending_failed_deliveries_alone_raises_no_success_rate() -> None:
+    endpoint = WebhookEndpointFactory.create()
+    WebhookDeliveryFactory.create_batch(3, endpoint=endpoint, delivered=True)
+    failed = WebhookDeliveryFactory.create_batch(2, endpoint=endpoint, failed=True)
+    before = endpoints.success_rates([endpoint.pk])
+    assert before == {endpoint.pk: (3, 5)}
+    services.resend_many([delivery.pk for delivery in failed])
+    assert endpoints.success_rates([endpoint.pk]) == before
+
+
+def test_a_list_of_deliveries_shows_the_job_and_the_time(boss: Client) -> None:
+    job = JobFactory.create(completed=True)
+    WebhookDeliveryFactory.create(job_id=job.pk, delivered=True)
+    page = boss.get(get_list_url(WebhookDelivery)).content.decode()
+    assert f"{job.job_type} …{str(job.pk)[-12:]}" in page
+    assert re.search(r'class="field-created[^"]*"><time datetime=', page)
 
 
 def test_a_delivery_shows_its_answer_its_time_and_its_request(boss: Client) -> None:
@@ -61,5 +81,5 @@ def test_lists_take_as_many_statements_for_many_as_for_few(boss: Client) -> None
 
 
 def test_an_empty_list_says_that_it_is_empty(boss: Client) -> None:
-    assert "Nobody is told of jobs yet." in boss.get(get_list_url(WebhookEndpoint)).content.decode()
-    assert "Nothing was sent yet." in boss.get(get_list_url(WebhookDelivery)).content.decode()
+    assert "No endpoints yet." in boss.get(get_list_url(WebhookEndpoint)).content.decode()
+    assert "No deliveries yet." in boss.get(get_list_url(WebhookDelivery)).content.decode()

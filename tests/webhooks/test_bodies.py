@@ -67,7 +67,7 @@ ACTIONS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("event", ACTIONS)
-def test_data_is_what_the_api_shows(event: str) -> None:
+def test_dec_009_unit_data_is_what_the_api_shows(event: str) -> None:
     create_endpoint()
     JobTemplateFactory.create(name="preset", job_type=TYPE)
     job = ACTIONS[event]()

@@ -142,7 +142,7 @@ def test_bytes_of_a_response_that_cannot_be_stored_are_replaced(receive: Receive
     assert "X-Odd: caf\xe9" in attempt.response_head
 
 
-def test_after_one_attempt_and_three_retries_it_has_failed_and_a_resend_carries_the_same_id_and_body(
+def test_dec_009_error_after_one_attempt_and_three_retries_it_has_failed_and_a_resend_carries_the_same_id_and_body(
     receive: Receive,
 ) -> None:
     receiver = receive(behaviours.respond(500))

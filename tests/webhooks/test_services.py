@@ -132,7 +132,9 @@ def test_a_delivery_in_flight_is_not_sent_a_second_time_meanwhile() -> None:
     endpoint = create_endpoint()
     delivery = WebhookDeliveryFactory.create(endpoint=endpoint)
     (task,) = deliveries.claim_due(1)
-    services.resend(delivery.pk)
+    with pytest.raises(services.DeliveryInFlight):
+        services.resend(delivery.pk)
+    assert services.resend_many([delivery.pk]) == services.ResentDeliveries(0, in_flight=1)
     assert deliveries.claim_due(10) == []
     assert WebhookDelivery.objects.get().lease_token == task.token
 

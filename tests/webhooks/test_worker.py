@@ -47,7 +47,9 @@ def test_a_worker_delivers_the_events_of_its_jobs(fleet: Fleet, receive: Receive
     )
 
 
-def test_the_deliveries_of_a_killed_sender_are_sent_by_another(fleet: Fleet, receive: Receive) -> None:
+def test_dec_009_integration_the_deliveries_of_a_killed_sender_are_sent_by_another(
+    fleet: Fleet, receive: Receive
+) -> None:
     receiver = receive(behaviours.hang)
     create_endpoint(receiver.url, "job.completed")
     complete_job()

@@ -18,6 +18,7 @@ def test_results_skips_failures_logs_and_artifacts_are_kept(fleet: Fleet, execut
     failed = job_services.enqueue("sample.fail", max_retries=0)
     talked = job_services.enqueue("sample.talk", {"lines": 3})
     napped = job_services.enqueue("sample.nap", {"seconds": 0})
+    answered = job_services.enqueue("sample.answer")
     counted = job_services.enqueue("sample.count", {"upto": 3})
 
     assert wait_for_status(sums.pk, Status.COMPLETED, fleet=fleet).run.artifacts == {"result": 5}
@@ -27,6 +28,11 @@ def test_results_skips_failures_logs_and_artifacts_are_kept(fleet: Fleet, execut
     heard = wait_for_status(talked.pk, Status.COMPLETED, fleet=fleet)
     assert list_log_lines(heard) == ["line 0", "line 1", "line 2", "that was all"]
     assert heard.run.artifacts == {"lines": 3}
+    odd = wait_for_status(answered.pk, Status.COMPLETED, fleet=fleet)
+    assert odd.run.artifacts == {"result": {"answer": "Answer(value='42')"}}
+    (warning,) = list_log_lines(odd)
+    assert warning.startswith("result.answer: ")
+    assert "model_dump" in warning
     far = wait_for_status(counted.pk, Status.COMPLETED, fleet=fleet)
     assert (far.progress, far.progress_message, far.checkpoint) == (1.0, "3 of 3", 3)
 

@@ -13,11 +13,11 @@ from django.db import transaction
 from jobs.engine.claim import ServedJobs
 from jobs.engine.worker import WorkerOptions
 from jobs.engine.worker.registration import Registration
+from jobs.explain import explain
 from jobs.models import LaneMark, Worker
-from jobs.process_identity import ProcessIdentity
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.support.worker_processes import LONG_LEASE_SETTINGS, MANAGE, Fleet, get_job, wait_for_status, wait_until
+from tests.support.worker_processes import LONG_LEASE_SETTINGS, MANAGE, Fleet, get_job, wait_for_status
 
 BAD = (
     (["--concurrency=0"], "--concurrency: must be"),
@@ -28,6 +28,13 @@ BAD = (
     (["--types=,"], "--types: is empty"),
     (["--resources="], "--resources: is empty"),
     (["--tenant=a/b"], "--tenant"),
+    (["--exclude-types=sample.unheard_of"], "--exclude-types: no handler is registered"),
+    (["--types=sample.noop", "--exclude-types=sample.noop"], "--exclude-types: leaves no job type"),
+    (["--exclude-resources="], "--exclude-resources: is empty"),
+    (["--max-jobs=0"], "--max-jobs"),
+    (["--max-jobs=few"], "--max-jobs"),
+    (["--max-rss=-1"], "--max-rss"),
+    (["--max-rss=200M"], "--max-rss"),
     (["--name=a@b"], "--name"),
     (["--name=a#1"], "--name"),
     (["--name="], "--name"),
@@ -62,13 +69,13 @@ def test_bad_options_end_with_exit_2_and_one_clear_line(fleet: Fleet, option: st
 )
 def test_a_worker_says_in_words_what_it_serves(concurrency: int, types: tuple[str, ...], text: str) -> None:
     options = WorkerOptions(concurrency=concurrency, serves=ServedJobs(types=types))
-    assert Registration(ProcessIdentity.current(), options).describe() == text
+    assert Registration(options).describe() == text
 
 
 def test_a_live_namesake_is_a_refusal_to_start(fleet: Fleet) -> None:
     first = fleet.start("--name=twin", settings=LONG_LEASE_SETTINGS)
     refused = worker(fleet, "--name=twin")
-    assert refused.returncode == 2
+    assert refused.returncode == 1
     assert refused.stderr.strip().count("\n") == 0
     assert f"twin is already running (host {Worker.objects.get().host}, pid {first.pid})" in refused.stderr
     assert first.alive
@@ -121,15 +128,19 @@ def test_a_worker_takes_only_what_it_serves(fleet: Fleet) -> None:
     assert {get_job(item.pk).status for item in others} == {Status.QUEUED}
 
 
-def test_log_lines_are_json_when_asked_for(fleet: Fleet) -> None:
-    import json
-
-    talking = fleet.start("--log-format=json", settings=LONG_LEASE_SETTINGS, wait=False)
-    wait_until(lambda: '"message": "worker ' in talking.output, what=fleet.logs)
-    talking.terminate()
-    assert talking.wait_for_end() == 0
-    lines = [json.loads(line) for line in talking.output.splitlines()]
-    assert [line["level"] for line in lines] == ["INFO"] * len(lines)
+def test_a_worker_leaves_what_it_excludes(fleet: Fleet) -> None:
+    """Also where what it excludes stands first in the queue."""
+    others = [
+        job_services.enqueue("sample.work", priority="URGENT"),
+        job_services.enqueue("sample.noop", resource="attic", priority="URGENT"),
+        job_services.enqueue("sample.noop", resource="cellar", priority="URGENT"),
+    ]
+    mine = job_services.enqueue("sample.noop")
+    options = ("--exclude-types=sample.work,sample.rare", "--exclude-resources=attic,cellar", "--concurrency=4")
+    fleet.start(*options, settings=LONG_LEASE_SETTINGS)
+    wait_for_status(mine.pk, Status.COMPLETED, fleet=fleet)
+    assert {get_job(item.pk).status for item in others} == {Status.QUEUED}
+    assert [{reason.code for reason in explain(item.pk).reasons} for item in others] == [{"no_worker"}] * 3
 
 
 def worker(fleet: Fleet, *options: str) -> subprocess.CompletedProcess[str]:

@@ -15,6 +15,7 @@ from jobs.db import set_short_timeouts
 from jobs.engine.claim import ServedJobs
 from jobs.engine.executors.run import Context
 from jobs.engine.worker import WorkerLoop, WorkerOptions, turn
+from jobs.engine.worker.registration import Registration
 from jobs.engine.worker.turn import TurnResult, take_turn
 from jobs.models import ConcurrencyLimit, Job
 from jobs.outcomes import Completed, Failed
@@ -32,7 +33,7 @@ TYPE = "sample.noop"
 def worker() -> WorkerLoop:
     """One whose jobs end when the test says so."""
     ConcurrencyLimit.objects.all().delete()
-    made = WorkerLoop(WorkerOptions(name="one", serves=ServedJobs((TYPE,)), maintenance=False))
+    made = WorkerLoop(Registration(WorkerOptions(name="one", serves=ServedJobs((TYPE,)), maintenance=False)))
     made.turn_runner.start = lambda job: None
     made._end.set()  # no pauses
     return made

@@ -36,7 +36,9 @@ def test_sigterm_at_random_moments_costs_no_job_an_attempt(fleet: Fleet, chance:
     assert not verdict.broken, str(verdict)
 
 
-def test_a_job_that_stops_is_handed_back_and_goes_on_elsewhere_in_the_same_run(fleet: Fleet) -> None:
+def test_con_003_integration_a_job_that_stops_is_handed_back_and_goes_on_elsewhere_in_the_same_run(
+    fleet: Fleet,
+) -> None:
     leaving = fleet.start("--name=leaving", settings={**LONG_LEASE_SETTINGS, "SHUTDOWN_GRACE_SEC": 0.2})
     counted = job_services.enqueue("sample.count", {"upto": 80, "pace": 0.02}, target="book-1")
     wait_until(lambda: len(fleet.ledger.read_job_lines(counted.pk, "step")) >= 3)
@@ -71,7 +73,7 @@ def test_a_job_whose_process_is_long_in_coming_is_handed_back_and_never_begun(fl
     assert len(fleet.ledger.read_job_lines(made.pk, "start")) == 1
 
 
-def test_heartbeats_go_on_until_the_last_handler_has_ended(fleet: Fleet) -> None:
+def test_con_003_integration_heartbeats_go_on_until_the_last_handler_has_ended(fleet: Fleet) -> None:
     leaving, held = leave_for_longer_than_a_lease(fleet)
 
     done = wait_for_status(held, Status.COMPLETED, Status.FAILED, fleet=fleet)
@@ -86,7 +88,9 @@ def test_a_worker_whose_heartbeats_stop_with_the_signal_loses_its_job(fleet: Fle
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
-def test_a_second_signal_ends_at_once_and_what_was_running_is_recovered(fleet: Fleet, executor: str) -> None:
+def test_con_003_error_a_second_signal_ends_at_once_and_what_was_running_is_recovered(
+    fleet: Fleet, executor: str
+) -> None:
     leaving, held = leave_for_longer_than_a_lease(fleet, f"--executor={executor}")
     wait_until(lambda: "shutdown begun" in leaving.output)
     time.sleep(1.1 * REPEAT_SEC)  # signals within this time are one

@@ -1,42 +1,32 @@
-"""A supervisor that is killed: its worker hands back its jobs, and no process is left."""
+"""A supervisor that is killed, alone or with its processes: no job waits for a lease, and no process is left."""
 
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import NamedTuple
+from datetime import timedelta
+
+from django.utils import timezone
 
 from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.engine.worker import worker as worker_module
+from jobs.engine.worker.registration import Registration
+from jobs.models import LeaseKind, Worker
 from jobs.services import jobs as job_services
 from jobs.states import Status
-from tests.packaging.processes import left_over, mark_environment
+from tests.factories import LeaseFactory
+from tests.packaging.processes import left_over
+from tests.support.product import run_product
 from tests.support.snapshots import list_event_kinds
 from tests.support.worker_processes import (
     LONG_LEASE_SETTINGS,
     MANAGE,
     Fleet,
     get_job,
-    to_environ,
+    get_retry,
     wait_for_status,
     wait_until,
 )
-
-
-class Product(NamedTuple):
-    process: subprocess.Popen[bytes]
-    log_path: Path
-    mark: str  # in the environment of all its processes
-
-    @property
-    def output(self) -> str:
-        return self.log_path.read_text()
 
 
 def test_a_worker_whose_supervisor_was_killed_hands_back_its_job_and_no_process_is_left(fleet: Fleet) -> None:
@@ -86,8 +76,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_stop_that_reaches_supervisor_and_worker_at_once_is_one_stop(fleet: Fleet) -> None:
     """As systemd stops all processes of a unit: the supervisor also passes its signal on."""
     held = job_services.enqueue("sample.sleepy", {"seconds": 600})
-    with run_product(fleet) as product:
+    with run_product(fleet, str(MANAGE), "runscheduler", "--port=0", "--name=main") as product:
         wait_for_status(held.pk, Status.RUNNING, fleet=fleet)
+        assert Worker.objects.get().name == "main"
         for pid in [int(line.partition(":")[0]) for line in left_over(product.mark)]:
             os.kill(pid, signal.SIGTERM)
         assert product.process.wait() == 0, product.output
@@ -95,8 +86,30 @@ def test_a_stop_that_reaches_supervisor_and_worker_at_once_is_one_stop(fleet: Fl
     assert get_job(held.pk).status == Status.QUEUED
 
 
-def test_signals_in_quick_succession_are_one_stop_and_a_later_one_ends_at_once() -> None:
-    worker = WorkerLoop(WorkerOptions())
+def test_after_a_kill_of_all_its_processes_the_product_goes_on_at_once(fleet: Fleet) -> None:
+    """With the default limit of one job, the killed job and a killed direct call would stop the queue for a lease."""
+    settings = {**LONG_LEASE_SETTINGS, "LEASE_SEC": 600, "GRACE_SEC": 600, "LIMITS": {"global": 1}}
+    lost = job_services.enqueue("sample.long_once", {"seconds": 600})
+    with run_product(fleet, settings=settings) as product:
+        wait_until(lambda: fleet.ledger.read_job_lines(lost.pk, "start"), what=lambda: product.output)
+        killed = Worker.objects.get()
+        product.kill()
+    call = LeaseFactory.create(
+        kind=LeaseKind.DIRECT,
+        granted_at=timezone.now(),
+        expires_at=timezone.now() + timedelta(hours=1),
+        process=killed.identity.slot_owner(0),
+    )
+    with run_product(fleet, settings=settings) as product:
+        wait_for_status(lost.pk, Status.FAILED, fleet=fleet)
+        wait_for_status(get_retry(lost.pk).pk, Status.COMPLETED, fleet=fleet)
+    call.refresh_from_db()
+    assert get_job(lost.pk).run.error == call.outcome == "Scheduler crash recovery"
+    assert [worker.name for worker in Worker.objects.all()] == [f"{killed.host}-1"] * 2
+
+
+def test_con_003_unit_signals_in_quick_succession_are_one_stop_and_a_later_one_ends_at_once() -> None:
+    worker = WorkerLoop(Registration(WorkerOptions()))
     worker.stop()
     worker.stop()
     assert not worker._must_exit_now
@@ -104,28 +117,3 @@ def test_signals_in_quick_succession_are_one_stop_and_a_later_one_ends_at_once()
     worker._stop_requested_at -= 2 * worker_module.REPEAT_SEC
     worker.stop()
     assert worker._must_exit_now
-
-
-@contextmanager
-def run_product(fleet: Fleet, *arguments: str) -> Iterator[Product]:
-    """Run `runscheduler`, or Python with these arguments, until a worker has started; kill what is left at the end."""
-    env, mark = mark_environment({**fleet.env, **to_environ(LONG_LEASE_SETTINGS)})
-    log_path = fleet.home / "product.log"
-    with log_path.open("w") as out:
-        process = subprocess.Popen(
-            [sys.executable, *(arguments or [str(MANAGE), "runscheduler", "--port=0"])],
-            env=env,
-            cwd=MANAGE.parent,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    product = Product(process, log_path, mark)
-    try:
-        wait_until(lambda: re.search("worker .* started: ", product.output), what=lambda: product.output)
-        yield product
-    finally:
-        print(product.output)
-        for line in left_over(mark):
-            os.kill(int(line.partition(":")[0]), signal.SIGKILL)
-        process.wait()

@@ -11,6 +11,7 @@ from jobs.engine.claim import Claimer, ServedJobs
 from jobs.engine.executors.run import Context
 from jobs.engine.worker import WorkerLoop, WorkerOptions
 from jobs.engine.worker.heartbeat import Watchdog
+from jobs.engine.worker.registration import Registration
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs
 from jobs.models import ConcurrencyLimit
 from jobs.outcomes import Completed
@@ -42,7 +43,7 @@ def test_an_outage_that_costs_many_leases_is_told_in_one_line(caplog: pytest.Log
 
 
 def test_ends_that_come_after_it_are_told_together(caplog: pytest.LogCaptureFixture) -> None:
-    worker = WorkerLoop(WorkerOptions(serves=ServedJobs(("sample.noop",))))
+    worker = WorkerLoop(Registration(WorkerOptions(serves=ServedJobs(("sample.noop",)))))
     late = overdue(3)
     watch(*late)
     caplog.clear()
