@@ -23,6 +23,7 @@ PARTS = {
     "enqueue": "bench.enqueue",
     "drain": "bench.drain",
     "latency": "bench.latency",
+    "waiting": "bench.waiting",
     "claim_cost": "bench.claim_cost",
     "worker_cost": "bench.worker_cost",
     "log_cost": "bench.log_cost",

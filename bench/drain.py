@@ -26,8 +26,9 @@ from bench.workers import NO_LIMITS, drain_queue, fill_queue, measure_middle_rat
 TITLE = "Drain: no-op jobs with lease, run row and audit events"
 ROUNDS = 5
 LIMITED = {"global": 1000, "job_type": {NOOP: 500, ASYNC_NOOP: 500}}  # counted at every claim, never reached
+RATED = {"global": {"rate": "1000000/s", "burst": 1_000_000}}  # taken from at every claim, never used up
 DEFAULT_LIMIT = {"global": 1}  # without any in the settings
-LIMITS_ON = ", limits on"
+LIMITS_ON, RATE_ON = ", limits on", ", rate on"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Setup:
 
     def __str__(self) -> str:
         kind = "async" if self.job_type == ASYNC_NOOP else "sync"
-        return f"{self.processes} × {self.slots} {kind}{LIMITS_ON if self.limits != NO_LIMITS else ''}"
+        in_force = RATE_ON if self.limits == RATED else LIMITS_ON if self.limits != NO_LIMITS else ""
+        return f"{self.processes} × {self.slots} {kind}{in_force}"
 
     def rate(self) -> float:
         jobs = scale_size(self.jobs, minimum=40 * self.slots if self.slots > 1 else 100)
@@ -52,8 +54,16 @@ class Setup:
 ONE_SLOT = Setup(1, 1, jobs=4_000)
 ONE_SLOT_LIMITED = replace(ONE_SLOT, limits=DEFAULT_LIMIT)
 FEW_SLOTS = Setup(2, 8, jobs=10_000)
+FEW_SLOTS_RATED = replace(FEW_SLOTS, limits=RATED)
 MANY_SLOTS = [Setup(2, 200, job_type) for job_type in (NOOP, ASYNC_NOOP)]
-POSTGRESQL = [ONE_SLOT, ONE_SLOT_LIMITED, FEW_SLOTS, *MANY_SLOTS, replace(MANY_SLOTS[0], limits=LIMITED)]
+POSTGRESQL = [
+    ONE_SLOT,
+    ONE_SLOT_LIMITED,
+    FEW_SLOTS,
+    FEW_SLOTS_RATED,
+    *MANY_SLOTS,
+    replace(MANY_SLOTS[0], limits=LIMITED),
+]
 SQLITE = [Setup(1, 8, jobs=20_000)]
 
 
@@ -95,6 +105,7 @@ def bars(results: Mapping[str, Rates]) -> list[Bar]:
             Bar("one slot ÷ cal", ratio_to_cal(rates, ONE_SLOT), 0.47, 0.9),
             Bar("one slot with the default limit ÷ cal", ratio_to_cal(rates, ONE_SLOT_LIMITED), 0.25),
             Bar("2 × 8 slots ÷ cal", ratio_to_cal(rates, FEW_SLOTS), 2.4),
+            Bar("2 × 8 slots with a rate ÷ cal", ratio_to_cal(rates, FEW_SLOTS_RATED), 1.0),
             Bar(f"drain, best setup ({best}) ÷ cal", ratio_to_cal(rates, best), 7, 13.9),
         ]
     if (rates := results.get("sqlite")) is not None:

@@ -11,6 +11,7 @@ NOOP = "bench.noop"
 ASYNC_NOOP = "bench.async_noop"
 SHORT = "bench.short"
 PROGRESS = "bench.progress"
+PAUSE = "bench.pause"
 
 
 @job(NOOP)
@@ -26,6 +27,11 @@ async def async_noop(number: int = 0, name: str = "") -> None:
 @job(SHORT)
 def wait_10_ms(number: int = 0) -> None:
     time.sleep(0.01)
+
+
+@job(PAUSE)
+def pause(seconds: float) -> None:
+    time.sleep(seconds)
 
 
 @job(PROGRESS, max_runtime_sec=3600)
