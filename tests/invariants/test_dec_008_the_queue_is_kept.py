@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import PosixPath
 from typing import Any
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from jobs import process_identity
 from jobs.engine.maintenance import recovery
@@ -93,6 +95,15 @@ def test_dec_008_error_what_is_not_proven_gone_is_left_alone(owner: ProcessIdent
 def test_dec_008_integration_a_process_that_is_gone_is_recovered_whatever_its_name(is_sweep: bool) -> None:
     lost = JobFactory.create(running=True, job_type=TYPE, lease_owner=replace(GONE, name="worker-2").slot_owner(0))
     assert (recovery.LeaseReaper().run_round() if is_sweep else recovery.recover_dead_processes(ME)) == 1
+    lost.refresh_from_db()
+    assert (lost.status, lost.run.error) == (Status.FAILED, "Scheduler crash recovery")
+
+
+@pytest.mark.django_db
+def test_dec_008_integration_of_a_process_that_is_gone_the_expired_lease_is_not_named() -> None:
+    past = timezone.now() - timedelta(hours=1)
+    lost = JobFactory.create(running=True, job_type=TYPE, lease_owner=GONE.slot_owner(0), lease_expires_at=past)
+    assert recovery.LeaseReaper().run_round() == 1
     lost.refresh_from_db()
     assert (lost.status, lost.run.error) == (Status.FAILED, "Scheduler crash recovery")
 

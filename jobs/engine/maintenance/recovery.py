@@ -75,13 +75,13 @@ class LeaseReaper:
         self._nothing_runs = not counts["running"]
         if self._nothing_runs:
             return 0
+        dead_count = recover_dead_processes()  # first: of a dead process whose lease has expired too, the cause is known
         expired = list(_expired_jobs()[: BATCH_SIZE * 50]) if counts["expired"] else []
         if db.clock_may_jump():
             expired = [job for job in expired if self._is_surely_expired(job, now)]
         self._first_seen = {pk: seen for pk, seen in self._first_seen.items() if now - seen.since < SEEN_RETENTION_SEC}
         overdue_count = end_overdue_jobs(starts.find_overdue_jobs()) if counts["remote"] else 0
-        expired_count = _end_jobs(expired, _expired_jobs, Cause.LEASE_EXPIRED, LEASE_EXPIRED_REASON)
-        return overdue_count + expired_count + recover_dead_processes()
+        return dead_count + overdue_count + _end_jobs(expired, _expired_jobs, Cause.LEASE_EXPIRED, LEASE_EXPIRED_REASON)
 
     def _is_surely_expired(self, job: Job, now: float) -> bool:
         """Return whether the lease has expired by a steady clock, or its process is gone.

@@ -145,7 +145,7 @@
       const response = await fetch(counts.dataset.countsUrl, {
         headers: { "X-Jobs-Live": "1" },
         credentials: "same-origin",
-        redirect: "error",
+        redirect: "manual", // an error without a message in the browser's log when the user is logged out
       });
       if (!response.ok) return;
       const byStatus = await response.json();
