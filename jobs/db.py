@@ -26,8 +26,8 @@ NOW = "statement_timestamp()"
 # None would forbid preparing altogether; other statements of the site are not prepared, as before.
 EXPLICIT_PREPARE_ONLY = 1_000_000_000
 LOCK_POLL_SEC = 0.01  # for SQLite's write lock; a tenth of it after LOCK_PATIENCE_SEC
-LOCK_PATIENCE_SEC, LONGEST_LOCK_POLL_SEC = 0.2, 0.2
-LATENESS_FACTOR = 10
+LOCK_PATIENCE_SEC, LONGEST_LOCK_POLL_SEC = 0.2, 0.05
+LATENESS_FACTOR = 2
 LONG_LOCK_SEC, LONGEST_LOCK_PAUSE_SEC = 0.1, 1.0
 
 
@@ -262,7 +262,8 @@ def _immediate(using: Any, block: Any) -> Iterator[None]:
 
     SQLite has no queue of writers: each polls, with SQLite's own timeout ever less often, and a request waits for many
     seconds beside writers that follow each other closely. Here a writer polls the more often the longer it has waited,
-    and one that has held the lock for long leaves it to others before it takes it again.
+    and one that has held the lock for long leaves it to others before it takes it again. A crowd of writers polls less
+    often: it would leave no CPU to the one that has the lock.
     """
     using.ensure_connection()  # connecting sets the mode of the host's settings
     writer = _thread.writer

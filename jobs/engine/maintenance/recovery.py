@@ -77,8 +77,6 @@ class LeaseReaper:
             return 0
         # First: the cause is known of a dead process whose lease has expired as well.
         dead_count = recover_dead_processes()
-            recover_dead_processes()
-        )  # first: of a dead process whose lease has expired too, the cause is known
         expired = list(_expired_jobs()[: BATCH_SIZE * 50]) if counts["expired"] else []
         if db.clock_may_jump():
             expired = [job for job in expired if self._is_surely_expired(job, now)]
