@@ -1,4 +1,4 @@
-"""Processes submit the same unique keys in bulk, in opposite orders, over and over."""
+"""Processes submit the same unique keys in bulk at once, in opposite orders, with new keys in each round."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def stage(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def act(index: int, plan: dict[str, Any], meeting: SyncPoints) -> list[str]:
-    items = [{"job_type": TYPE, "unique_key": f"key-{number}"} for number in range(plan["size"])]
-    meeting.start.wait()
     ids: list[Any] = []
-    for _ in range(plan["rounds"]):
-        items.reverse() if index % 2 else None
-        ids = job_services.enqueue_many(items)
+    for round_number in range(plan["rounds"]):
+        keys = [f"key-{round_number}-{number}" for number in range(plan["size"])]
+        items = [{"job_type": TYPE, "unique_key": key} for key in (reversed(keys) if index % 2 else keys)]
+        meeting.start.wait()
+        ids += job_services.enqueue_many(items)
     return [str(job_id) for job_id in ids]

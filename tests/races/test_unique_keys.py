@@ -66,10 +66,10 @@ def test_the_last_replacement_wins_and_there_is_one_job(fleet: Fleet, until: str
 
 
 def test_crossing_bulks_of_unique_keys_do_not_deadlock(fleet: Fleet) -> None:
-    answers = run_parallel(fleet.env, "crossing_unique_bulks", processes=4, rounds=5, size=30)["answers"]
+    answers = run_parallel(fleet.env, "crossing_unique_bulks", processes=4, rounds=4, size=60)["answers"]
     assert all(isinstance(answer, list) for answer in answers), answers
     assert find_violations() == []
-    assert Job.objects.count() == 30
+    assert Job.objects.count() == 240
     assert len({tuple(sorted(answer)) for answer in answers}) == 1
 
 
