@@ -27,7 +27,7 @@ NOW = "statement_timestamp()"
 EXPLICIT_PREPARE_ONLY = 1_000_000_000
 LOCK_POLL_SEC = 0.01  # for SQLite's write lock; a tenth of it after LOCK_PATIENCE_SEC
 LOCK_PATIENCE_SEC = 0.2
-LONG_LOCK_SEC, LONGEST_LOCK_PAUSE_SEC = 0.1, 0.5
+LONG_LOCK_SEC, LONGEST_LOCK_PAUSE_SEC = 0.1, 1.0
 
 
 def alias() -> str:
@@ -261,10 +261,11 @@ def _immediate(using: Any, block: Any) -> Iterator[None]:
 
     SQLite has no queue of writers: each polls, with SQLite's own timeout ever less often, and a request waits for many
     seconds beside writers that follow each other closely. Here a writer polls the more often the longer it has waited,
-    and a thread that has held the lock for long leaves it to others before it takes it again.
+    and one that has held the lock for long leaves it to others before it takes it again.
     """
     using.ensure_connection()  # connecting sets the mode of the host's settings
-    time.sleep(max(getattr(_thread, "lock_again_at", 0.0) - time.monotonic(), 0.0))
+    writer = _thread.writer
+    time.sleep(max(writer.paused_until - time.monotonic(), 0.0))
     with ExitStack() as stack:
         began_at, timeout_ms = time.monotonic(), _swap_busy_timeout(using.connection, 0)
         mode_before, using.transaction_mode = using.transaction_mode, "IMMEDIATE"
@@ -277,10 +278,31 @@ def _immediate(using: Any, block: Any) -> Iterator[None]:
         entered_at = time.monotonic()
         yield
     excess = time.monotonic() - entered_at - LONG_LOCK_SEC
-    _thread.lock_again_at = time.monotonic() + min(max(excess, 0.0), LONGEST_LOCK_PAUSE_SEC)
+    writer.paused_until = time.monotonic() + min(max(excess, 0.0), LONGEST_LOCK_PAUSE_SEC)
 
 
-_thread = local()
+class Writer:
+    """Who writes: a thread, or all requests of one caller."""
+
+    paused_until = 0.0  # on the monotonic clock: others may take SQLite's write lock
+
+
+class _Thread(local):
+    def __init__(self) -> None:
+        self.writer = Writer()
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def write_as(writer: Writer) -> Iterator[None]:
+    """Let the transactions of this thread count as those of this writer."""
+    own, _thread.writer = _thread.writer, writer
+    try:
+        yield
+    finally:
+        _thread.writer = own
 
 
 def _try_enter(stack: ExitStack, block: Any, *, is_last: bool) -> bool:

@@ -47,7 +47,7 @@ class JobSearch:
     problem: str = ""
 
     def add(self, term: SearchTerm) -> None:
-        """Narrow the rows by a term. A problem is what the user should be told; nothing is found then."""
+        """Narrow the rows by a term. A problem is a message for the user; nothing is found then."""
         if not term.value.rstrip("*"):
             self._refuse(_("Enter what to search for after “%s:”.") % term.name)
         elif not term.name:

@@ -12,10 +12,10 @@ from jobs import serializers
 from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest, Principal
 from jobs.api.job_schemas import EXAMPLE, JobIn, JobOut, ReasonBody, VerbIn
-from jobs.api.large_requests import large_request
+from jobs.api.large_requests import BulkJsonBody, large_request
 from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import Order, Paged, paginate
-from jobs.api.request_params import BulkJsonBody, RequestBody, StrictQuery, body_config, one_of, validated_by
+from jobs.api.request_params import RequestBody, StrictQuery, body_config, one_of, validated_by
 from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id, Out, Page, Time, enum_schema
 from jobs.api.serializers import select_job_relations, serialize_jobs

@@ -16,11 +16,11 @@ from jobs.api import job_schemas as schemas
 from jobs.api.auth import ApiRequest
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
 from jobs.api.job_lists import JobFilters, RunFilters, build_run_scans, read_job_page, read_newest
-from jobs.api.large_requests import large_request
+from jobs.api.large_requests import BulkJsonBody, large_request
 from jobs.api.operations import action, lookup, operation, submission
 from jobs.api.pagination import Order, Paged, paginate, paginate_ids
 from jobs.api.problems import Forbidden
-from jobs.api.request_params import BulkJsonBody, JsonBody, OptionalJsonBody, StrictQuery
+from jobs.api.request_params import JsonBody, OptionalJsonBody, StrictQuery
 from jobs.api.responses import etag_response, json_response
 from jobs.api.schemas import Id
 from jobs.api.serializers import read_job, serialize_event, serialize_run

@@ -1,43 +1,84 @@
 """Bound the large requests that one token (or user) has in progress in a web process: bulk, groups and their actions.
 
 Each takes seconds of the process and, on SQLite, of its write lock. Several of one token at once would make the
-requests of all others wait.
+requests of all others wait; those that follow each other leave the write lock to others in between.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
+from typing import Any, ClassVar
 
 from django.utils.translation import gettext as _
 
+from jobs import db
 from jobs.actors import Actor
 from jobs.api.auth import Principal
 from jobs.api.problems import TooManyRequests
+from jobs.api.request_params import JsonBody, JsonBodyModel
 from jobs.conf import conf
+from jobs.validation.json import LIST_BYTES
 
 RETRY_AFTER_SEC = 1.0
 
-_in_progress: Counter[Actor] = Counter()
+
+class Caller(db.Writer):
+    """A token or user with large requests in this process."""
+
+    requests = 0  # in progress
+
+
+_callers: dict[Actor, Caller] = {}
 _lock = Lock()
 
 
 @contextmanager
 def large_request(principal: Principal) -> Iterator[None]:
     """Count a large request while it is in progress; raise TooManyRequests past API_LARGE_REQUESTS of its caller."""
-    actor = principal.actor
-    limit = conf.API_LARGE_REQUESTS
     with _lock:
-        if limit is not None and _in_progress[actor] >= limit:
-            detail = _("This token has %d large requests in progress, its limit. Repeat this one when they have ended.")
-            raise TooManyRequests(RETRY_AFTER_SEC, detail % limit)
-        _in_progress[actor] += 1
+        caller = _require_turn(principal.actor)
+        caller.requests += 1
     try:
-        yield
+        with db.write_as(caller):
+            yield
     finally:
         with _lock:
-            _in_progress[actor] -= 1
-            if not _in_progress[actor]:
-                del _in_progress[actor]
+            caller.requests -= 1
+
+
+def _require_turn(actor: Actor) -> Caller:
+    """Return the caller. Raise TooManyRequests if it has API_LARGE_REQUESTS in progress."""
+    _forget_idle_callers()
+    caller = _callers.setdefault(actor, Caller())
+    limit = conf.API_LARGE_REQUESTS
+    if limit is not None and caller.requests >= limit:
+        detail = _("This token has %d large requests in progress, its limit. Repeat this one when they have ended.")
+        raise TooManyRequests(RETRY_AFTER_SEC, detail % limit)
+    return caller
+
+
+class BulkJsonBodyModel(JsonBodyModel):
+    limit_key: ClassVar[str] = "BULK_BODY_BYTES"
+    bytes_per_container: ClassVar[int] = 8 * LIST_BYTES
+
+    @classmethod
+    def get_request_data(cls, request: Any, api: Any, path_params: Any) -> dict[str, Any]:
+        """Refuse another large request of a busy caller before its body is read."""
+        with _lock:
+            _require_turn(request.auth.actor)
+        return super().get_request_data(request, api, path_params)
+
+
+class BulkJsonBody(JsonBody):  # type: ignore[misc]
+    """A required JSON body that may be large."""
+
+    _model = BulkJsonBodyModel
+
+
+def _forget_idle_callers() -> None:
+    now = time.monotonic()
+    for actor in [actor for actor, caller in _callers.items() if not caller.requests and caller.paused_until < now]:
+        del _callers[actor]

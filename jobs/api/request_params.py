@@ -1,8 +1,8 @@
 """Strict parsing of request bodies and query strings.
 
 `body: Annotated[JobIn, JsonBody()]` in an endpoint's signature is a required JSON body, `OptionalJsonBody()` one that
-may be absent, and `BulkJsonBody()` one that may be large. `query: Annotated[JobFilters, StrictQuery()]` parses the
-query string into a `QueryParams` subclass: unknown parameters are rejected, a parameter is given at most once unless
+may be absent; large ones are in `large_requests`. `query: Annotated[JobFilters, StrictQuery()]` parses the query string
+into a `QueryParams` subclass: unknown parameters are rejected, a parameter is given at most once unless
 its field is a list, and each value passes its validator.
 """
 
@@ -130,11 +130,6 @@ class OptionalJsonBodyModel(JsonBodyModel):
     may_be_absent: ClassVar[bool] = True
 
 
-class BulkJsonBodyModel(JsonBodyModel):
-    limit_key: ClassVar[str] = "BULK_BODY_BYTES"
-    bytes_per_container: ClassVar[int] = 8 * LIST_BYTES
-
-
 class JsonBody(Param):  # type: ignore[misc]  # ninja's own parameters do so too
     _model: type[ParamModel] = JsonBodyModel
     _source = "body"
@@ -149,10 +144,6 @@ class JsonBody(Param):  # type: ignore[misc]  # ninja's own parameters do so too
 
 class OptionalJsonBody(JsonBody):  # type: ignore[misc]
     _model = OptionalJsonBodyModel
-
-
-class BulkJsonBody(JsonBody):  # type: ignore[misc]
-    _model = BulkJsonBodyModel
 
 
 def _content_length(request: HttpRequest) -> int | None:

@@ -11,6 +11,7 @@ from jobs.actors import Actor
 from jobs.engine.job_spec import JobSpec
 from jobs.engine.sql import insert as sql
 from jobs.engine.sql.insert import EventData, EventFields, InsertedJob
+from jobs.models import JobGroup
 
 
 def insert_job(
@@ -29,11 +30,19 @@ def insert_job(
 
 
 def insert_jobs(
-    specs: Sequence[JobSpec], *, actor: Actor, reason: str = "", event_data: EventData | None = None
+    specs: Sequence[JobSpec],
+    *,
+    actor: Actor,
+    reason: str = "",
+    event_data: EventData | None = None,
+    group: JobGroup | None = None,
 ) -> list[UUID]:
-    """Insert jobs in the caller's transaction; return the ids of those of which no key was taken."""
+    """Insert jobs in the caller's transaction; return the ids of those of which no key was taken.
+
+    With their new group all are inserted, or none, and KeyTaken is raised.
+    """
     with _trace_insert(specs):
-        ids = sql.insert_jobs(db.connection(), specs, EventFields(actor, reason, event_data))
+        ids = sql.insert_jobs(db.connection(), specs, EventFields(actor, reason, event_data), group=group)
     if ids:
         _signal_after_commit(specs, ids)
     return ids

@@ -15,6 +15,7 @@ from jobs.actors import PYTHON, Actor
 from jobs.engine import groups, lifecycle
 from jobs.engine.insert import insert_jobs
 from jobs.engine.job_spec import JobSpec
+from jobs.engine.sql.insert import KeyTaken
 from jobs.errors import IdempotencyKeyReused, InvalidInput, NotFound
 from jobs.models import Action, FailureMode, GroupMode, Job, JobGroup
 from jobs.models.job import JobQuerySet
@@ -190,17 +191,10 @@ def _parse_member(loc: list[str | int], member: Any, tenant: str) -> Any:
 def _insert_group(new: JobGroup, specs: list[JobSpec], actor: Actor) -> JobGroup | None:
     """Insert the group and its jobs; return None and change nothing if another job has one of the keys."""
     try:
-        with db.atomic():
-            new.save(using=db.alias(), force_insert=True)
-            if len(insert_jobs(specs, actor=actor)) < len(specs):
-                raise _KeyTaken
-    except _KeyTaken:
+        insert_jobs(specs, actor=actor, group=new)
+    except KeyTaken:
         return None
     return get(new.pk)
-
-
-class _KeyTaken(Exception):
-    pass
 
 
 def _find_existing_group(new: JobGroup, specs: list[JobSpec]) -> JobGroup | None:

@@ -48,6 +48,14 @@ def test_a_second_large_request_of_a_token_is_refused_and_changes_nothing() -> N
     assert [response.status_code for response in send_each(api).values()] == [201, 201, 404, 404]
 
 
+def test_another_large_request_is_refused_before_its_body_is_read() -> None:
+    api = ApiClient(*SCOPES)
+    for path in ("/jobs/bulk", "/job-groups"):
+        assert api.post(path, {"nonsense": 1}).status_code == 422
+        with in_progress(api):
+            assert api.post(path, {"nonsense": 1}).status_code == 429
+
+
 def test_a_failed_large_request_is_no_longer_in_progress() -> None:
     api = ApiClient(*SCOPES)
     assert api.post("/jobs/bulk", {"jobs": [{"job_type": "no.such"}]}).status_code == 422

@@ -116,6 +116,7 @@ class Attack:
 
 
 def main(url: str, token: str, members: str, resources: str) -> None:
+    os.nice(19)  # the processors of an attacker are not the server's
     client = Client(url, token)
     Attack(client, members=int(members), resources=int(resources)).start()
     sys.stdin.read()

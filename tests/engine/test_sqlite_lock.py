@@ -82,6 +82,28 @@ def test_a_thread_that_holds_the_lock_for_long_leaves_it_to_others_before_it_tak
     assert held[0] == "short"
 
 
+def test_a_caller_that_held_the_lock_for_long_in_one_thread_leaves_it_to_others_in_the_next() -> None:
+    """Its requests are served by different threads."""
+    caller = db.Writer()
+    entered_at: dict[str, float] = {}
+
+    def write(name: str, writer: db.Writer) -> None:
+        with db.write_as(writer), db.atomic():
+            entered_at[name] = time.monotonic()
+            if name == "long":
+                time.sleep(2 * db.LONG_LOCK_SEC)  # the long work
+        connection.close()
+
+    for name, writer in (("long", caller), ("other", db.Writer()), ("next", caller)):
+        thread = threading.Thread(target=write, args=(name, writer))
+        thread.start()
+        thread.join(20)
+        if name == "long":
+            paused_until = caller.paused_until
+            assert paused_until >= entered_at["long"] + 3 * db.LONG_LOCK_SEC  # the work, and its excess
+    assert entered_at["next"] >= paused_until
+
+
 def test_past_the_timeout_of_the_site_a_writer_gets_an_error(short_timeout: None) -> None:
     with write_lock(), pytest.raises(OperationalError, match="locked"), db.atomic():
         raise AssertionError("entered")

@@ -75,7 +75,8 @@ class LeaseReaper:
         self._nothing_runs = not counts["running"]
         if self._nothing_runs:
             return 0
-        dead_count = recover_dead_processes()  # first: of a dead process whose lease has expired too, the cause is known
+        # First: the cause is known of a dead process whose lease has expired as well.
+        dead_count = recover_dead_processes()
         expired = list(_expired_jobs()[: BATCH_SIZE * 50]) if counts["expired"] else []
         if db.clock_may_jump():
             expired = [job for job in expired if self._is_surely_expired(job, now)]

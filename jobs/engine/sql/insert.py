@@ -15,6 +15,7 @@ none: a job id is never taken, and the other unique indexes have jobs that were 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from operator import attrgetter
@@ -29,7 +30,7 @@ from jobs.actors import Actor
 from jobs.db import execute
 from jobs.engine.job_spec import COLUMNS, JobSpec, to_row
 from jobs.engine.sql.columns import INITIAL_VALUES, SUBMISSION_COLUMNS
-from jobs.models import Gate
+from jobs.models import Gate, JobGroup
 
 CLOSED, TIME, LANE, READY = (gate.value for gate in (Gate.CLOSED, Gate.TIME, Gate.LANE, Gate.READY))
 HELD_REASON = "held on submission"
@@ -93,12 +94,27 @@ def insert_job(connection: Any, spec: JobSpec, event: EventFields) -> InsertedJo
     return InsertedJob(*rows[0][:4]) if rows else None
 
 
-def insert_jobs(connection: Any, specs: Sequence[JobSpec], event: EventFields) -> list[UUID]:
-    """Insert jobs; return the ids of those whose idempotency key and unique key were not taken, in their order."""
+class KeyTaken(Exception):
+    """A member of a new group has the idempotency key of another job."""
+
+
+def insert_jobs(
+    connection: Any, specs: Sequence[JobSpec], event: EventFields, *, group: JobGroup | None = None
+) -> list[UUID]:
+    """Insert jobs; return the ids of those whose idempotency key and unique key were not taken, in their order.
+
+    With their new group all are inserted, or none, and KeyTaken is raised.
+    """
     if db.is_sqlite(connection):
-        ids, _now = _insert_sqlite(connection, specs, event)
+        ids, _now = _insert_sqlite(connection, specs, event, group)
         return ids
-    ((count, _notified),) = execute(connection, INSERT_MANY, {**_column_params(specs), **event.to_params()})
+    params = {**_column_params(specs), **event.to_params()}
+    with db.atomic() if group is not None else nullcontext():
+        if group is not None:
+            group.save(using=connection.alias, force_insert=True)
+        ((count, _notified),) = execute(connection, INSERT_MANY, params)
+        if group is not None and count < len(specs):
+            raise KeyTaken
     ids = [spec.id for spec in specs]
     if count == len(ids):
         return ids
@@ -298,8 +314,13 @@ WHERE job.gate = {LANE}
 """
 
 
-def _insert_sqlite(connection: Any, specs: Sequence[JobSpec], event: EventFields) -> tuple[list[UUID], datetime]:
-    """Return the ids of the inserted jobs, and the time of the insert."""
+def _insert_sqlite(
+    connection: Any, specs: Sequence[JobSpec], event: EventFields, group: JobGroup | None = None
+) -> tuple[list[UUID], datetime]:
+    """Return the ids of the inserted jobs, and the time of the insert.
+
+    The parameters of thousands of jobs are prepared before the write lock is taken.
+    """
     params: dict[str, Any] = {}
     differing: dict[str, list[Any]] = {}
     for name in COLUMNS:
@@ -314,8 +335,12 @@ def _insert_sqlite(connection: Any, specs: Sequence[JobSpec], event: EventFields
     with db.atomic(), connection.cursor() as cursor:
         now = timezone.now()  # after the wait for the writer's lock: positions follow the order of the commits
         params |= {"now": _adapt(connection, now), "first_position": _first_position(now)}
+        if group is not None:
+            group.save(using=connection.alias, force_insert=True)
         cursor.execute(insert_sqlite(tuple(differing)), params)
         if cursor.rowcount < len(ids):
+            if group is not None:
+                raise KeyTaken
             cursor.execute(SELECT_PRESENT_SQLITE, [_json([job_id.hex for job_id in ids])])
             present = {UUID(hex=job_id) for (job_id,) in cursor.fetchall()}
             ids = [job_id for job_id in ids if job_id in present]
