@@ -26,7 +26,8 @@ NOW = "statement_timestamp()"
 # None would forbid preparing altogether; other statements of the site are not prepared, as before.
 EXPLICIT_PREPARE_ONLY = 1_000_000_000
 LOCK_POLL_SEC = 0.01  # for SQLite's write lock; a tenth of it after LOCK_PATIENCE_SEC
-LOCK_PATIENCE_SEC = 0.2
+LOCK_PATIENCE_SEC, LONGEST_LOCK_POLL_SEC = 0.2, 0.05
+LATENESS_FACTOR = 2
 LONG_LOCK_SEC, LONGEST_LOCK_PAUSE_SEC = 0.1, 1.0
 
 
@@ -261,7 +262,8 @@ def _immediate(using: Any, block: Any) -> Iterator[None]:
 
     SQLite has no queue of writers: each polls, with SQLite's own timeout ever less often, and a request waits for many
     seconds beside writers that follow each other closely. Here a writer polls the more often the longer it has waited,
-    and one that has held the lock for long leaves it to others before it takes it again.
+    and one that has held the lock for long leaves it to others before it takes it again. A crowd of writers polls less
+    often: it would leave no CPU to the one that has the lock.
     """
     using.ensure_connection()  # connecting sets the mode of the host's settings
     writer = _thread.writer
@@ -270,8 +272,9 @@ def _immediate(using: Any, block: Any) -> Iterator[None]:
         began_at, timeout_ms = time.monotonic(), _swap_busy_timeout(using.connection, 0)
         mode_before, using.transaction_mode = using.transaction_mode, "IMMEDIATE"
         try:
+            late_sec = 0.0
             while not _try_enter(stack, block, is_last=(waited := time.monotonic() - began_at) > timeout_ms / 1000):
-                time.sleep(LOCK_POLL_SEC if waited < LOCK_PATIENCE_SEC else LOCK_POLL_SEC / 10)
+                late_sec = _sleep(compute_lock_pause(waited, late_sec))
         finally:
             using.transaction_mode = mode_before
             _swap_busy_timeout(using.connection, timeout_ms)
@@ -303,6 +306,23 @@ def write_as(writer: Writer) -> Iterator[None]:
         yield
     finally:
         _thread.writer = own
+
+
+def compute_lock_pause(waited_sec: float, late_sec: float) -> float:
+    """Return the seconds until the next try. `late_sec` is by how much the last pause was too long.
+
+    Pauses are late when the CPUs are busy. Fifty processes that poll every millisecond keep two CPUs busy, and each of
+    their transactions takes twenty times as long.
+    """
+    pause_sec = LOCK_POLL_SEC if waited_sec < LOCK_PATIENCE_SEC else LOCK_POLL_SEC / 10
+    return min(pause_sec + LATENESS_FACTOR * late_sec, LONGEST_LOCK_POLL_SEC)
+
+
+def _sleep(seconds: float) -> float:
+    """Sleep; return by how many seconds it was too long."""
+    began_at = time.monotonic()
+    time.sleep(seconds)
+    return max(time.monotonic() - began_at - seconds, 0.0)
 
 
 def _try_enter(stack: ExitStack, block: Any, *, is_last: bool) -> bool:

@@ -245,7 +245,8 @@ class NoRetry(Exception):
 class Retry(Exception):
     """Raised by a handler that knows when to try again: `Retry(after=30)` or `Retry(at=…)`, `after` in seconds.
 
-    The job finishes FAILED. The retry policy still decides whether there is a retry; this is its delay.
+    The job finishes FAILED. The retry policy still decides whether there is a retry; this is its delay. `at` becomes a
+    delay by the clock of the host that runs the handler: a handler that fails must not need the database.
     """
 
     def __init__(

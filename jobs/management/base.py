@@ -111,6 +111,14 @@ def parse_whole_number(text: str, field: str, minimum: int, maximum: int) -> int
         raise InvalidInput(field, message) from None
 
 
+def parse_number(text: str, field: str) -> float:
+    try:
+        return fields.parse_number(float(text), field)
+    except ValueError:
+        message = _("must be a number, not “%s”") % escape_unprintable(text)[:50]
+        raise InvalidInput(field, message) from None
+
+
 RECYCLING_OPTIONS = {"max_jobs": ("--max-jobs", 1_000_000_000), "max_rss": ("--max-rss", 1_000_000)}
 
 

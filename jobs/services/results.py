@@ -7,6 +7,8 @@ did not complete. All calls of a process wait on one connection (`jobs.engine.wa
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from concurrent import futures
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -31,6 +33,7 @@ from jobs.states import Status
 from jobs.validation import fields as validation
 
 MAX_TIMEOUT_SEC = 366 * 86400.0
+SHOW_SEC = 0.5
 GRACE_SEC = 5.0  # the caller gives up so long after its timeout if the database does not answer
 ERRORS: dict[str, type[NotCompleted]] = {
     Status.FAILED: JobFailed,
@@ -99,6 +102,18 @@ def wait(job_id: JobId, timeout: Timeout = 30.0) -> Any:
     finally:
         call.future.cancel()  # that of a caller which has given up or was interrupted
     return _get_value(job)
+
+
+def follow(job_id: JobId, show: Callable[[], object]) -> Result:
+    """Wait as `wait` does, without a limit, and call `show` at once and every SHOW_SEC. Return the result."""
+    call = _start(job_id, None)
+    try:
+        show()
+        while not futures.wait([call.future], SHOW_SEC).done:
+            show()
+        return Result(call.future.result())
+    finally:
+        call.future.cancel()
 
 
 async def aresult(job_id: JobId) -> Result:

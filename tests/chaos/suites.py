@@ -54,14 +54,14 @@ SUITES: dict[str, Suite] = {
     ),
     "unique": Suite(
         "unique",
-        long={"processes": 50, "share": 200, "keys": 20, "rounds": 10},
-        small={"processes": 50, "share": 20, "keys": 20, "rounds": 1},
+        long={"processes": 50, "share": 20, "keys": 20, "rounds": 3},
+        small={"processes": 10, "share": 20, "keys": 10, "rounds": 1},
     ),
     "unique-unindexed": Suite(
         "unique",
         must_break=True,
         long={"processes": 50, "share": 20, "keys": 20, "rounds": 1, "indexes": False},
-        small={"processes": 20, "share": 10, "keys": 5, "rounds": 1, "indexes": False},
+        small={"processes": 4, "share": 10, "keys": 5, "rounds": 1, "indexes": False},
     ),
     "isolation": Suite(
         "isolation",

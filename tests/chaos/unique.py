@@ -13,6 +13,8 @@ from tests.races.parallel import run_parallel
 from tests.races.unique_keys import find_violations, without_indexes
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until
 
+CROWD_SEC = 600.0
+
 
 def run(
     fleet: Fleet, chance: random.Random, *, processes: int, share: int, keys: int, rounds: int, indexes: bool = True
@@ -40,7 +42,7 @@ def run(
 
 
 def submit(fleet: Fleet, **plan: Any) -> list[dict[str, Any]]:
-    answers = run_parallel(fleet.env, "unique_keys", **plan)["answers"]
+    answers = run_parallel(fleet.env, "unique_keys", patience_sec=CROWD_SEC, **plan)["answers"]
     crashed = [answer for answer in answers if not isinstance(answer, list)]
     if crashed:
         raise AssertionError(f"{len(crashed)} processes crashed: {crashed[0]}")

@@ -57,6 +57,14 @@ def test_every_option_reaches_the_job() -> None:
     assert (event.reason, event.actor_kind, event.actor_name) == ("because", "cli", getpass.getuser())
 
 
+def test_retry_options_apply_to_this_job() -> None:
+    arguments = ["--retry-delay=1m", "--retry-backoff=1.5", "--retry-max-delay=1h", "--retry-jitter=0.1"]
+    call("enqueue", "sample.noop", *arguments)
+
+    policy = {"base_sec": 60.0, "backoff": 1.5, "max_sec": 3600.0, "jitter": 0.1}
+    assert Job.objects.get().retry_policy == policy
+
+
 @pytest.mark.parametrize(
     ("arguments", "field"),
     [
@@ -79,6 +87,13 @@ def test_every_option_reaches_the_job() -> None:
         (["sample.noop", "--tenant=a b"], "tenant"),
         (["sample.noop", "--max-retries=many"], "--max-retries"),
         (["sample.noop", "--max-runtime=60"], "--max-runtime"),
+        (["sample.noop", "--retry-delay=60"], "--retry-delay"),
+        (["sample.noop", "--retry-delay=400d"], "retry_delay"),
+        (["sample.noop", "--retry-backoff=often"], "--retry-backoff"),
+        (["sample.noop", "--retry-backoff=0.5"], "retry_backoff"),
+        (["sample.noop", "--retry-max-delay=long"], "--retry-max-delay"),
+        (["sample.noop", "--retry-jitter=nan"], "--retry-jitter"),
+        (["sample.noop", "--retry-jitter=2"], "retry_jitter"),
     ],
 )
 def test_bad_input_is_one_line_exit_code_2_and_no_job(arguments: list[str], field: str) -> None:

@@ -82,6 +82,15 @@ def test_a_thread_that_holds_the_lock_for_long_leaves_it_to_others_before_it_tak
     assert held[0] == "short"
 
 
+def test_a_crowd_of_writers_polls_less_often_when_it_keeps_the_cpus_busy() -> None:
+    patient, impatient = 0.0, 2 * db.LOCK_PATIENCE_SEC
+    assert db.compute_lock_pause(patient, 0.0) == db.LOCK_POLL_SEC
+    assert db.compute_lock_pause(impatient, 0.0) < db.LOCK_POLL_SEC
+    pauses = [db.compute_lock_pause(impatient, late_sec) for late_sec in (0.0, 0.001, 0.01)]
+    assert pauses[0] < pauses[1] < pauses[2]
+    assert db.compute_lock_pause(impatient, 60.0) == db.LONGEST_LOCK_POLL_SEC
+
+
 def test_a_caller_that_held_the_lock_for_long_in_one_thread_leaves_it_to_others_in_the_next() -> None:
     """Its requests are served by different threads."""
     caller = db.Writer()

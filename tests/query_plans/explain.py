@@ -53,7 +53,7 @@ def require_no_full_scan(statements: list[Statement]) -> None:
 
 def is_preparable(statement: Statement) -> bool:
     """Return whether the values are parameters; statements of Django's ORM carry them in the text."""
-    return not statement[0].startswith("SELECT ")
+    return not statement[0].startswith(("SELECT ", 'UPDATE "'))
 
 
 def explain(statement: Statement) -> Node:

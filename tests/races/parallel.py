@@ -33,14 +33,16 @@ class SyncPoints:
     arrived: Any  # a semaphore: each of the others says that it is about to do its own
 
 
-def run_parallel(environment: dict[str, str], scenario: str, **plan: Any) -> dict[str, Any]:
+def run_parallel(
+    environment: dict[str, str], scenario: str, *, patience_sec: float = PATIENCE_SEC, **plan: Any
+) -> dict[str, Any]:
     """Run a scenario in parallel processes on the database of `environment`; return the setup and all answers."""
     command = [sys.executable, "-m", "tests.races.parallel", f"tests.races.{scenario}", json.dumps(plan)]
     crowd = subprocess.Popen(
         command, env=environment, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        answer, _ = crowd.communicate(timeout=PATIENCE_SEC)
+        answer, _ = crowd.communicate(timeout=patience_sec)
     except subprocess.TimeoutExpired:
         os.killpg(crowd.pid, signal.SIGKILL)
         crowd.communicate()

@@ -1,4 +1,4 @@
-"""Fifty processes submit a thousand unique jobs of twenty keys at once, with workers running."""
+"""Processes submit unique jobs of a few keys at once, with workers running; the suite `unique` has a crowd of fifty."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.races.parallel import run_parallel
 from tests.races.unique_keys import find_violations, without_indexes
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until
 
-CROWD: dict[str, Any] = {"processes": 50, "share": 20, "keys": 20, "on_conflict": "return", "delay_sec": 0}
+CROWD: dict[str, Any] = {"processes": 6, "share": 10, "keys": 4, "on_conflict": "return", "delay_sec": 0}
+SUBMISSIONS = CROWD["processes"] * CROWD["share"]
 
 
 def run_crowd(fleet: Fleet, **plan: Any) -> list[dict[str, Any]]:
@@ -25,20 +26,19 @@ def run_crowd(fleet: Fleet, **plan: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("until", ["start", "end"])
 def test_never_two_jobs_of_one_key(fleet: Fleet, until: str) -> None:
-    for _ in range(2):
-        fleet.start("--concurrency=4", settings=LONG_LEASE_SETTINGS)
+    fleet.start_many(2, "--concurrency=4", settings=LONG_LEASE_SETTINGS)
 
     submissions = run_crowd(fleet, until=until)
 
     live = Job.objects.exclude(status__in=sorted(TERMINAL))
     wait_until(lambda: not live.exists(), 60, fleet.logs)
     assert find_violations() == []
-    assert len(submissions) == 1000
+    assert len(submissions) == SUBMISSIONS
     created = {submission["job"] for submission in submissions if submission["created"]}
     keys = {str(job.pk): job.unique_key for job in Job.objects.all()}
     assert created == set(keys), "a job was made that no submission got"
     assert all(keys[submission["job"]] == submission["key"] for submission in submissions)
-    assert 20 <= len(created) < 1000
+    assert CROWD["keys"] <= len(created) < SUBMISSIONS
     assert not Job.objects.exclude(status=Status.COMPLETED).exists()
 
 

@@ -12,20 +12,20 @@ from uuid import UUID
 from django.core.management.base import CommandError, CommandParser
 from django.utils.translation import gettext as _
 
-from jobs.errors import NotFound
 from jobs.management import base
 from jobs.models import Job
 from jobs.outages import OutageGuard
 from jobs.registry import registry
 from jobs.services import jobs as job_services
+from jobs.services import results
 from jobs.services.job_spec import JobFields
 from jobs.states import Status
 from jobs.stats import queries
 from jobs.validation import fields as validation
+from jobs.validation.retry_policy import merge_retry_options
 from jobs.validation.sanitize import escape_unprintable
 
 logger = logging.getLogger("jobs.waiting")
-FIRST_POLL_SEC, MAX_POLL_SEC = 0.05, 1.0
 CHECK_WORKERS_SEC = 3.0  # a job that is queued for so long may have no worker
 MAX_EXIT_CODE = 255
 PLAIN_FIELDS = ("target", "tenant", "resource", "idempotency_key", "unique_key", "unique_until", "on_conflict")
@@ -54,6 +54,13 @@ class Command(base.CliCommand):
         parser.add_argument("--resource")
         parser.add_argument("--tag", action="append", help="May be repeated.")
         parser.add_argument("--max-retries", metavar="N")
+        delay = "Delay of the first retry, e.g. 30s. This option and the next ones apply to this job only."
+        parser.add_argument("--retry-delay", metavar="DURATION", help=delay)
+        backoff = "Multiply the delay by this after each retry, 1 or more."
+        parser.add_argument("--retry-backoff", metavar="FACTOR", help=backoff)
+        parser.add_argument("--retry-max-delay", metavar="DURATION", help="Longest delay of a retry, e.g. 1h.")
+        jitter = "Lengthen each delay at random by up to this share, 0 to 1."
+        parser.add_argument("--retry-jitter", metavar="SHARE", help=jitter)
         parser.add_argument("--max-runtime", metavar="DURATION", help="Stop the job after this time, e.g. 10m.")
         again = "Submitting the same key again returns the existing job."
         parser.add_argument("--idempotency-key", metavar="KEY", help=again)
@@ -101,28 +108,35 @@ def _parse_fields(options: dict[str, Any]) -> JobFields:
         fields["priority"] = base.parse_priority(options["priority"])
     if options["max_retries"] is not None:
         fields["max_retries"] = base.parse_whole_number(options["max_retries"], "--max-retries", 0, 1000)
+    for name in ("retry_delay", "retry_max_delay"):
+        if options[name] is not None:
+            fields[name] = validation.parse_duration(options[name], _get_option(name)).total_seconds()
+    for name in ("retry_backoff", "retry_jitter"):
+        if options[name] is not None:
+            fields[name] = base.parse_number(options[name], _get_option(name))
     if options["max_runtime"] is not None:
         fields["max_runtime_sec"] = validation.parse_duration(options["max_runtime"], "--max-runtime").total_seconds()
     for option, name in (("at", "not_before"), ("deadline", "deadline_at")):
         if options[option] is not None:
             fields[name] = validation.parse_time_or_delay(options[option], f"--{option}")
-    return JobFields(**fields)  # type: ignore[typeddict-item]
+    return JobFields(**merge_retry_options(fields))  # type: ignore[typeddict-item]
+
+
+def _get_option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def wait_until_finished(job_id: UUID, show: Callable[[Job], None]) -> Job:
-    """Return the last job of the retry chain, once it has finished."""
+    """Return the latest attempt of the retry chain once it has ended; show it meanwhile."""
     outage = OutageGuard(logger, "waiting")
-    pause, last_state = FIRST_POLL_SEC, None
-    while True:
+
+    def show_latest_attempt() -> None:
         with outage.survive():
-            job = _get_latest_attempt(job_id)
-            show(job)
-            if job.is_terminal:
-                return job
-            job_id, state = job.pk, (job.pk, job.status, job.progress, job.progress_message)
-            pause = FIRST_POLL_SEC if state != last_state else min(pause * 1.5, MAX_POLL_SEC)
-            last_state = state
-        time.sleep(pause)
+            show(results.result(job_id).job)
+
+    job = results.follow(job_id, show_latest_attempt).job
+    show(job)
+    return job
 
 
 def get_exit_code(job: Job) -> int:
@@ -179,12 +193,3 @@ def format_line(job: Job) -> str:
     percent = "" if job.progress is None else f" {job.progress:.0%}"
     attempt = _(" (attempt %d)") % job.attempt if job.attempt > 1 else ""
     return f"{job.status}{attempt}{percent} {escape_unprintable(job.progress_message)}".rstrip()
-
-
-def _get_latest_attempt(job_id: UUID) -> Job:
-    """Return the job, or the last of its retries."""
-    job = Job.objects.select_related("run", "retried_by").filter(pk=job_id).first()
-    if job is None:
-        raise NotFound(_("Job %s no longer exists.") % job_id)
-    retry = getattr(job, "retried_by", None)
-    return _get_latest_attempt(retry.pk) if job.status == Status.FAILED and retry is not None else job
