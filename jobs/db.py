@@ -26,8 +26,8 @@ NOW = "statement_timestamp()"
 # None would forbid preparing altogether; other statements of the site are not prepared, as before.
 EXPLICIT_PREPARE_ONLY = 1_000_000_000
 LOCK_POLL_SEC = 0.01  # for SQLite's write lock; a tenth of it after LOCK_PATIENCE_SEC
-LOCK_PATIENCE_SEC, LONGEST_LOCK_POLL_SEC = 0.2, 0.1
-LATENESS_FACTOR = 5
+LOCK_PATIENCE_SEC, LONGEST_LOCK_POLL_SEC = 0.2, 0.05
+LATENESS_FACTOR = 2
 LONG_LOCK_SEC, LONGEST_LOCK_PAUSE_SEC = 0.1, 1.0
 
 
