@@ -26,9 +26,9 @@ NOW = "statement_timestamp()"
 # None would forbid preparing altogether; other statements of the site are not prepared, as before.
 EXPLICIT_PREPARE_ONLY = 1_000_000_000
 LOCK_POLL_SEC = 0.01  # for SQLite's write lock; a tenth of it after LOCK_PATIENCE_SEC
-LOCK_PATIENCE_SEC, LONGEST_LOCK_POLL_SEC = 0.2, 0.05
+LOCK_PATIENCE_SEC, CROWD_SEC, LONGEST_LOCK_POLL_SEC = 0.2, 1.0, 0.05
 LATENESS_FACTOR = 2
-LONG_LOCK_SEC, LONGEST_LOCK_PAUSE_SEC = 0.1, 1.0
+LONG_LOCK_SEC, LONGEST_LOCK_PAUSE_SEC = 0.1, 0.5
 
 
 def alias() -> str:
@@ -262,12 +262,11 @@ def _immediate(using: Any, block: Any) -> Iterator[None]:
 
     SQLite has no queue of writers: each polls, with SQLite's own timeout ever less often, and a request waits for many
     seconds beside writers that follow each other closely. Here a writer polls the more often the longer it has waited,
-    and one that has held the lock for long leaves it to others before it takes it again. A crowd of writers polls less
-    often: it would leave no CPU to the one that has the lock.
+    and a thread that has held the lock for long leaves it to others before it takes it again. A crowd of writers polls
+    less often: it would leave no CPU to the one that has the lock.
     """
     using.ensure_connection()  # connecting sets the mode of the host's settings
-    writer = _thread.writer
-    time.sleep(max(writer.paused_until - time.monotonic(), 0.0))
+    time.sleep(max(getattr(_thread, "lock_again_at", 0.0) - time.monotonic(), 0.0))
     with ExitStack() as stack:
         began_at, timeout_ms = time.monotonic(), _swap_busy_timeout(using.connection, 0)
         mode_before, using.transaction_mode = using.transaction_mode, "IMMEDIATE"
@@ -281,41 +280,22 @@ def _immediate(using: Any, block: Any) -> Iterator[None]:
         entered_at = time.monotonic()
         yield
     excess = time.monotonic() - entered_at - LONG_LOCK_SEC
-    writer.paused_until = time.monotonic() + min(max(excess, 0.0), LONGEST_LOCK_PAUSE_SEC)
+    _thread.lock_again_at = time.monotonic() + min(max(excess, 0.0), LONGEST_LOCK_PAUSE_SEC)
 
 
-class Writer:
-    """Who writes: a thread, or all requests of one caller."""
-
-    paused_until = 0.0  # on the monotonic clock: others may take SQLite's write lock
-
-
-class _Thread(local):
-    def __init__(self) -> None:
-        self.writer = Writer()
-
-
-_thread = _Thread()
-
-
-@contextmanager
-def write_as(writer: Writer) -> Iterator[None]:
-    """Let the transactions of this thread count as those of this writer."""
-    own, _thread.writer = _thread.writer, writer
-    try:
-        yield
-    finally:
-        _thread.writer = own
+_thread = local()
 
 
 def compute_lock_pause(waited_sec: float, late_sec: float) -> float:
     """Return the seconds until the next try. `late_sec` is by how much the last pause was too long.
 
     Pauses are late when the CPUs are busy. Fifty processes that poll every millisecond keep two CPUs busy, and each of
-    their transactions takes twenty times as long.
+    their transactions takes twenty times as long. Who has waited for CROWD_SEC may be in such a crowd.
     """
-    pause_sec = LOCK_POLL_SEC if waited_sec < LOCK_PATIENCE_SEC else LOCK_POLL_SEC / 10
-    return min(pause_sec + LATENESS_FACTOR * late_sec, LONGEST_LOCK_POLL_SEC)
+    if waited_sec < LOCK_PATIENCE_SEC:
+        return LOCK_POLL_SEC
+    crowd_sec = LATENESS_FACTOR * late_sec if waited_sec >= CROWD_SEC else 0.0
+    return min(LOCK_POLL_SEC / 10 + crowd_sec, LONGEST_LOCK_POLL_SEC)
 
 
 def _sleep(seconds: float) -> float:

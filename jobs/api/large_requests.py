@@ -1,7 +1,7 @@
 """Bound the large requests that one token (or user) has in progress in a web process: bulk, groups and their actions.
 
 Each takes seconds of the process and, on SQLite, of its write lock. Several of one token at once would make the
-requests of all others wait; those that follow each other leave the write lock to others in between.
+requests of all others wait; on SQLite those that follow each other leave the write lock to others in between.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ from jobs.conf import conf
 from jobs.validation.json import LIST_BYTES
 
 RETRY_AFTER_SEC = 1.0
+LONGEST_REST_SEC = 5.0
 
 
-class Caller(db.Writer):
+class Caller:
     """A token or user with large requests in this process."""
 
     requests = 0  # in progress
+    rests_until = 0.0  # on the monotonic clock
 
 
 _callers: dict[Actor, Caller] = {}
@@ -37,13 +39,20 @@ _lock = Lock()
 
 @contextmanager
 def large_request(principal: Principal) -> Iterator[None]:
-    """Count a large request while it is in progress; raise TooManyRequests past API_LARGE_REQUESTS of its caller."""
+    """Count a large request while it is in progress; raise TooManyRequests past API_LARGE_REQUESTS of its caller.
+
+    On SQLite the caller's next one begins only after a rest as long as this one took.
+    """
     with _lock:
         caller = _require_turn(principal.actor)
         caller.requests += 1
     try:
-        with db.write_as(caller):
-            yield
+        time.sleep(max(caller.rests_until - time.monotonic(), 0.0))
+        began_at = time.monotonic()
+        yield
+        if db.is_sqlite():
+            now = time.monotonic()
+            caller.rests_until = now + min(now - began_at, LONGEST_REST_SEC)
     finally:
         with _lock:
             caller.requests -= 1
@@ -51,7 +60,9 @@ def large_request(principal: Principal) -> Iterator[None]:
 
 def _require_turn(actor: Actor) -> Caller:
     """Return the caller. Raise TooManyRequests if it has API_LARGE_REQUESTS in progress."""
-    _forget_idle_callers()
+    now = time.monotonic()
+    for idle in [key for key, caller in _callers.items() if not caller.requests and caller.rests_until < now]:
+        del _callers[idle]
     caller = _callers.setdefault(actor, Caller())
     limit = conf.API_LARGE_REQUESTS
     if limit is not None and caller.requests >= limit:
@@ -76,9 +87,3 @@ class BulkJsonBody(JsonBody):  # type: ignore[misc]
     """A required JSON body that may be large."""
 
     _model = BulkJsonBodyModel
-
-
-def _forget_idle_callers() -> None:
-    now = time.monotonic()
-    for actor in [actor for actor, caller in _callers.items() if not caller.requests and caller.paused_until < now]:
-        del _callers[actor]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,6 +61,16 @@ def test_a_failed_large_request_is_no_longer_in_progress() -> None:
     api = ApiClient(*SCOPES)
     assert api.post("/jobs/bulk", {"jobs": [{"job_type": "no.such"}]}).status_code == 422
     assert api.post("/jobs/bulk", {"jobs": [JOB]}).status_code == 201
+
+
+@pytest.mark.sqlite_only
+def test_on_sqlite_the_next_large_request_of_a_caller_begins_after_a_rest_as_long_as_the_last_one() -> None:
+    api, entered_at = ApiClient(*SCOPES), list[float]()
+    for _request in range(2):
+        with in_progress(api):
+            entered_at.append(time.monotonic())
+            time.sleep(0.2)  # the work
+    assert entered_at[1] - entered_at[0] >= 0.4  # the work and the rest
 
 
 def test_the_number_is_a_setting(settings: Any) -> None:
