@@ -62,7 +62,8 @@ WORDS = {
     "API_BULK_LIMIT": "Jobs in one bulk or group submission.",
     "API_LARGE_REQUESTS": (
         "Bulk submissions, groups and group actions that one token may have in progress in one web process; more are "
-        "answered with 429. None: no limit."
+        "answered with 429. None: no limit. On SQLite the next one begins after a rest as long as the last one took, 5 s "
+        "at most."
     ),
     "CONSOLE_BULK_LIMIT": "Jobs that one action of the console takes.",
     "API_RATE_LIMIT": "Requests per minute and token, over all processes. None: no limit, neither for requests with unknown tokens.",
