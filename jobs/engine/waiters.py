@@ -44,20 +44,21 @@ class Call:
 
     job_id: UUID
     timeout: float | None
-    deadline: float | None
     future: Future[Job] = field(default_factory=Future)
     state: str = "in an unknown state, because the database does not answer"
+    deadline: float | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.deadline = None if self.timeout is None else time.monotonic() + self.timeout
 
 
-def wait_for_end(job_id: UUID, timeout: float | None) -> Call:
-    """Return a call whose future gets the latest attempt once it has ended.
+def wait_for_end(call: Call) -> None:
+    """Let the call's future get the latest attempt once it has ended, unless it is done. Never blocks.
 
-    The future raises NotFound if there is no such job, and WaitTimeout after so many seconds.
+    The future raises NotFound if there is no such job, and WaitTimeout after its timeout in seconds.
     """
-    deadline = None if timeout is None else time.monotonic() + timeout
-    call = Call(job_id, timeout, deadline)
-    _add_call(call)
-    return call
+    if not call.future.done():
+        _add_call(call)
 
 
 def read_latest_attempt(job_id: UUID) -> Job | None:
@@ -266,8 +267,8 @@ def _split(job_ids: list[UUID]) -> Iterator[list[UUID]]:
 
 
 def _resolve(call: Call, outcome: Job | Exception) -> None:
-    """Set the result of the call, unless its caller has gone."""
-    if call.future.set_running_or_notify_cancel():
+    """Set the result of the call, unless it has one or its caller has gone."""
+    if not call.future.done() and call.future.set_running_or_notify_cancel():
         if isinstance(outcome, Exception):
             call.future.set_exception(outcome)
         else:

@@ -124,7 +124,8 @@ async def aresult(job_id: JobId) -> Result:
 async def await_result(job_id: JobId, timeout: Timeout = 30.0) -> Any:
     """Wait as `wait` does, without a thread: the event loop goes on."""
     seconds = _parse_timeout(timeout)
-    call = await sync_to_async(_start)(job_id, seconds)
+    call = await sync_to_async(_prepare)(job_id, seconds)
+    wait_for_end(call)  # after the last await: a coroutine that is cancelled there leaves no call behind
     ended = asyncio.wrap_future(call.future)
     try:
         done, _pending = await asyncio.wait([ended], timeout=None if seconds is None else seconds + GRACE_SEC)
@@ -138,6 +139,13 @@ async def await_result(job_id: JobId, timeout: Timeout = 30.0) -> Any:
 
 def _start(job_id: JobId, seconds: float | None) -> Call:
     """Return a call whose future gets the latest attempt of the job once it has ended."""
+    call = _prepare(job_id, seconds)
+    wait_for_end(call)
+    return call
+
+
+def _prepare(job_id: JobId, seconds: float | None) -> Call:
+    """Return a call for `wait_for_end`, or raise what forbids to wait."""
     parsed_id = validation.parse_id(job_id)
     if db.is_in_transaction():
         raise WaitInTransaction(
@@ -146,12 +154,12 @@ def _start(job_id: JobId, seconds: float | None) -> Call:
         )
     if db.connection().in_atomic_block:
         return _read_in_test(parsed_id, seconds)
-    return wait_for_end(parsed_id, seconds)
+    return Call(parsed_id, seconds)
 
 
 def _read_in_test(job_id: UUID, seconds: float | None) -> Call:
     """Return a call that is done: within the transaction of a Django TestCase, no other connection sees its jobs."""
-    call, job = Call(job_id, seconds, None), result(job_id).job
+    call, job = Call(job_id, seconds), result(job_id).job
     if job.is_terminal:
         call.future.set_result(job)
     else:

@@ -345,6 +345,39 @@ def run_all() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_a_coroutine_that_is_cancelled_while_it_begins_to_wait_leaves_no_call(background: ThreadPoolExecutor) -> None:
+    """The fixture waits for the end of the thread, which stays while it has calls."""
+    job = job_services.enqueue("sample.noop", not_before=timedelta(hours=1))
+    is_checking, may_go_on = threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        is_checking.set()
+        may_go_on.wait(PATIENCE_SEC)
+        return False
+
+    async def cancel_while_it_begins() -> None:
+        task = asyncio.create_task(jobs.await_result(job.pk, timeout=None))
+        await asyncio.to_thread(is_checking.wait, PATIENCE_SEC)
+        task.cancel()
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("jobs.services.results.db.is_in_transaction", hold)
+        async_to_sync(cancel_while_it_begins)()
+
+
+def test_a_call_keeps_its_first_result() -> None:
+    """A second one raised an error, which ended the thread of all who wait."""
+    call = waiters.Call(uuid4(), None)
+    waiters._resolve(call, NotFound("first"))
+    waiters._resolve(call, NotFound("second"))
+    with pytest.raises(NotFound, match="first"):
+        call.future.result(0)
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_coroutine_gets_the_state_at_its_timeout() -> None:
     job = job_services.enqueue("sample.noop")
     with pytest.raises(WaitTimeout, match=r"within 0\.2 s: it is QUEUED\."):
