@@ -155,7 +155,32 @@ def _is_hidden(key: Any, headers: bool, names: frozenset[str]) -> bool:
 
 
 def _are_headers(key: Any, value: Any) -> bool:
-    return isinstance(key, str) and isinstance(value, Mapping) and key.casefold().endswith("headers")
+    is_container = isinstance(value, Mapping | list | tuple)
+    return is_container and isinstance(key, str) and key.casefold().endswith("headers")
+
+
+def _read_header(item: Any) -> Mapping[str, Any] | None:
+    """Return an item of a list of headers as an object. It is a pair, an object with `name` and `value`, or a line."""
+    if isinstance(item, Mapping):
+        return {item["name"]: item["value"]} if _is_named_header(item) else item
+    if isinstance(item, list | tuple):
+        return {item[0]: item[1]} if len(item) == 2 and isinstance(item[0], str) else None
+    if isinstance(item, str) and ":" in item:
+        name, _colon, value = item.partition(":")
+        return {name: value.strip()}
+    return None
+
+
+def _write_header(item: Any, header: Mapping[str, Any]) -> Any:
+    """Return a copy of the item with the values of `header`, which `_read_header` made of it."""
+    if isinstance(item, Mapping):
+        return {**item, "value": header[item["name"]]} if _is_named_header(item) else header
+    ((name, value),) = header.items()
+    return f"{name}: {value}" if isinstance(item, str) else [name, value]
+
+
+def _is_named_header(item: Mapping[str, Any]) -> bool:
+    return isinstance(item.get("name"), str) and "value" in item
 
 
 def _mask(value: Any, names: frozenset[str], *, headers: bool = False, by_key_only: bool = False) -> Any:
@@ -167,10 +192,19 @@ def _mask(value: Any, names: frozenset[str], *, headers: bool = False, by_key_on
             for key, item in value.items()
         }
     if isinstance(value, list | tuple):
+        if headers:
+            return [_mask_header(item, names, by_key_only) for item in value]
         return [_mask(item, names, by_key_only=by_key_only) for item in value]
     if not isinstance(value, str) or "://" not in value or (by_key_only and "\\" in value):
         return value  # parsers of URLs disagree about a backslash: to compare documents, such a URL stands for itself
     return _mask_url(value, names)
+
+
+def _mask_header(item: Any, names: frozenset[str], by_key_only: bool) -> Any:
+    header = _read_header(item)
+    if header is None:
+        return _mask(item, names, by_key_only=by_key_only)
+    return _write_header(item, _mask(header, names, headers=True, by_key_only=by_key_only))
 
 
 def _may_name_destination(secret: Any) -> bool:
@@ -197,7 +231,8 @@ def _find_secrets(value: Any, names: frozenset[str], *, headers: bool = False) -
                 yield from _find_secrets(item, names, headers=_are_headers(key, item))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _find_secrets(item, names)
+            header = _read_header(item) if headers else None
+            yield from _find_secrets(item if header is None else header, names, headers=header is not None)
     elif isinstance(value, str) and "://" in value:
         yield from (match[0][:-1].partition(":")[2] or match[0][:-1] for match in _USER_INFO.finditer(value))
         yield from (match[2] for match in _QUERY_PARAM.finditer(value) if _is_secret(match[1], names))
@@ -232,10 +267,16 @@ def _put_back(
         }
     if isinstance(edited, list):
         items = original if isinstance(original, list) else []
-        return [
-            _put_back(item, items[index] if index < len(items) else _MISSING, (*path, index), masks)
-            for index, item in enumerate(edited)
-        ]
+        restored = []
+        for index, item in enumerate(edited):
+            stored = items[index] if index < len(items) else _MISSING
+            header = _read_header(item) if headers else None
+            if header is None:
+                restored.append(_put_back(item, stored, (*path, index), masks))
+            else:
+                values = _put_back(header, _read_header(stored), (*path, index), masks, headers=True)
+                restored.append(_write_header(item, values))
+        return restored
     if (hidden and edited == MASK) or (isinstance(edited, str) and _MASKED_URL.search(edited)):
         if original is _MISSING or edited not in (MASK, redact(original)):
             raise InvalidInput(path, _("is hidden here: write its value in again"), "hidden")

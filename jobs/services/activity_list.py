@@ -3,6 +3,7 @@
 Two sources are merged by time: activities, and those job events that an operator caused. Each is read along an index
 in the order of its ids, from the row at which the page before ended. A condition that the index does not cover is
 checked for at most SCAN_LIMIT rows; the page is short then, and the next one continues after the last row checked.
+A page also ends where the fields of its activities would exceed MAX_PAGE_BYTES; only those of its own are read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from jobs.ids import CLOCK_SLACK, min_id_at
 from jobs.models import Activity, JobEvent
 from jobs.models.activity import JOB, JOB_ACTIONS
 from jobs.models.expressions import sql_literals
+from jobs.models.payload import count_fitting
 from jobs.models.run import OPERATOR_KINDS, SUBMISSION_KINDS
 from jobs.states import EventKind
 from jobs.stats.event_times import CLOCK_LEEWAY, find_first_event_id
@@ -33,6 +35,7 @@ EVENT_COLUMNS = (
     *("at", "kind", "from_status", "to_status", "reason", "actor_kind", "actor_name"),
     *("job__tenant", "job__job_type"),
 )
+FIELDS = ("before", "after")
 ACTION_OF_KIND = {kind: action for action, kinds in JOB_ACTIONS.items() for kind in kinds}
 
 
@@ -120,7 +123,22 @@ def _read_activities(filters: ActivityFilters, start: Position | None, count: in
         rows = rows.filter(pk__lt=min_id_at(filters.until + CLOCK_SLACK))
     if start is not None:
         rows = rows.filter(pk__lte=start.activity)
-    return _scan(rows, Q(**wanted) & _between(filters), count, _build_activity_entry)
+    return _read_fields(_scan(rows.defer(*FIELDS), Q(**wanted) & _between(filters), count, _build_activity_entry))
+
+
+def _read_fields(steps: list[_Step]) -> list[_Step]:
+    """Add the changed fields to the entries of activities that fit into a page; stop before the others."""
+    entries = [(step, step.entry) for step in steps if step.entry is not None]
+    ids = [step.key for step, _entry in entries]
+    fitting = count_fitting(Activity.objects.all(), ids, FIELDS)
+    rows = Activity.objects.filter(pk__in=ids[:fitting])
+    fields = {pk: (before, after) for pk, before, after in rows.values_list("pk", *FIELDS)}
+    read: list[_Step] = []
+    for step, entry in entries[:fitting]:
+        before, after = fields.get(step.key, (None, None))  # retention may have deleted it
+        read.append(step._replace(entry=entry._replace(before=before, after=after)))
+    rest = [step._replace(entry=None) for step in steps[fitting : fitting + 1]]
+    return [*read, *rest]
 
 
 def _read_events(filters: ActivityFilters, start: Position | None, count: int) -> list[_Step]:
@@ -182,7 +200,9 @@ def _key_before(key: UUID | int) -> UUID | int:
 
 
 def _build_activity_entry(row: Activity) -> Entry:
-    return Entry(str(row.pk), *(getattr(row, name) for name in Entry._fields[1:]))
+    """Return the entry of an activity, without its changed fields."""
+    values = {name: getattr(row, name) for name in Entry._fields if name not in ("id", *FIELDS)}
+    return Entry(id=str(row.pk), before=None, after=None, **values)
 
 
 def _build_event_entry(event: JobEvent) -> Entry:

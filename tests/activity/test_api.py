@@ -13,7 +13,7 @@ from django.utils import timezone
 import tests.sample_app.job_types  # noqa: F401  the factories name these types
 from jobs.actors import Actor, ActorKind, make_token_actor
 from jobs.ids import min_id_at
-from jobs.models import Activity, ApiToken
+from jobs.models import Activity, ApiToken, payload
 from jobs.models.activity import JOB_ACTIONS, Action
 from jobs.redaction import MASK
 from jobs.services import activity_list, groups, targets
@@ -208,6 +208,21 @@ def test_pages_have_every_row_once_and_in_order(scan_limit: int, monkeypatch: py
         assert found == [str(number) for number in reversed(range(12))], limit
         found = [item["reason"] for item in api.list_all("/activity?actor_kind=user&actor=ann", limit)]
         assert found == [str(number) for number in reversed(range(12)) if number % 2], limit
+
+
+def test_a_page_ends_where_its_fields_would_exceed_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload, "MAX_PAGE_BYTES", 5000)
+    for number in range(9):
+        ActivityFactory.create(before={"text": "x" * 900}, after={"number": number})
+        JobEventFactory.create(job=job_in(Status.QUEUED), kind="PAUSED", actor_kind="user", actor_name="ann")
+    api = ApiClient("read", tenant=None)
+    everything = api.list_all("/activity?since=2020-01-01T00:00:00Z", limit=500)
+    assert [item["after"]["number"] for item in everything if item["object"]["kind"] == "target"] == [*range(9)][::-1]
+    assert all(len(item["before"]["text"]) == 900 for item in everything if item["object"]["kind"] == "target")
+    assert len({item["id"] for item in everything}) == len(everything) >= 18
+    page = api.get("/activity?limit=500").json()
+    assert sum(item["object"]["kind"] == "target" for item in page["items"]) == 5
+    assert page["next_cursor"] is not None
 
 
 def test_a_cursor_is_of_one_list_of_filters() -> None:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import IntegrityError
 
 from jobs.actors import PYTHON
 from jobs.engine import finish, lifecycle
 from jobs.engine import groups as engine
+from jobs.engine.maintenance import group_actions
 from jobs.engine.maintenance.group_actions import GroupActionCheck
 from jobs.errors import WrongState
 from jobs.models import GroupAction, GroupStatus, Job, JobEvent, JobGroup, JobMinute, JobRun, LaneMark
@@ -192,6 +195,35 @@ def test_an_idle_maintenance_round_asks_the_database_nothing(django_assert_num_q
     check.run_round()
     with django_assert_num_queries(0):
         check.run_round()
+
+
+def test_an_action_that_always_fails_is_tried_ever_less_often_and_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seconds, tries = [0.0], list[float]()
+    monkeypatch.setattr(group_actions, "time", SimpleNamespace(monotonic=lambda: seconds[0]))
+    broken, sound = create(), create()
+    groups.cancel(broken.pk)
+    groups.cancel(sound.pk)
+    run_batch = engine._run_batch
+
+    def reject(group: JobGroup, action: GroupAction) -> bool:
+        if group.pk == broken.pk:
+            tries.append(seconds[0])
+            raise IntegrityError("a constraint of the site")
+        return run_batch(group, action)
+
+    monkeypatch.setattr(engine, "_run_batch", reject)
+    check = GroupActionCheck()
+    for _tick in range(1000):
+        check.run_round()
+        seconds[0] += 1.0
+    assert tries == [0, 11, 31, 71, 151, 311, 631]
+    assert (get_status(sound), get_status(broken)) == (GroupStatus.CANCELLED, GroupStatus.RUNNING)
+    monkeypatch.setattr(engine, "_run_batch", run_batch)
+    seconds[0] = 2000.0
+    assert check.run_round() == 1
+    assert get_status(broken) == GroupStatus.CANCELLED
 
 
 @pytest.mark.parametrize("verb", [job_services.retry, job_services.resume])

@@ -45,6 +45,32 @@ def test_every_header_is_masked_but_a_few() -> None:
     assert redact({"headers": headers, "X-Upstream": "a"}) == {"headers": masked, "X-Upstream": "a"}
 
 
+LISTS_OF_HEADERS: dict[str, tuple[list[Any], list[Any]]] = {
+    "pairs": ([["X-Upstream", "abcd"], ["Accept", "d"]], [["X-Upstream", MASK], ["Accept", "d"]]),
+    "named": (
+        [{"name": "X-Upstream", "value": "abcd", "n": 1}, {"name": "Accept", "value": "d"}],
+        [{"name": "X-Upstream", "value": MASK, "n": 1}, {"name": "Accept", "value": "d"}],
+    ),
+    "objects": ([{"X-Upstream": "abcd", "Accept": "d"}, {}], [{"X-Upstream": MASK, "Accept": "d"}, {}]),
+    "lines": (["X-Upstream:abcd", "Accept: d", "X-Name"], [f"X-Upstream: {MASK}", "Accept: d", "X-Name"]),
+    "others": ([["X-Upstream", "a", "b"], 1, None, [1, 2]], [["X-Upstream", "a", "b"], 1, None, [1, 2]]),
+}
+
+
+@pytest.mark.parametrize(("headers", "masked"), LISTS_OF_HEADERS.values(), ids=LISTS_OF_HEADERS)
+def test_headers_in_a_list_are_masked_found_and_restored(headers: list[Any], masked: list[Any]) -> None:
+    document = {"extra_headers": headers, "pairs": headers}
+    shown = redact(document)
+    assert shown == {"extra_headers": masked, "pairs": headers}
+    assert find_secrets(document) == (("abcd",) if headers != masked else ())
+    assert restore(shown, document, "params") == document
+    if headers != masked:
+        edited = {**shown, "password": "own"}
+        assert redact(restore(edited, {**document, "password": "old"}, "params")) == redact(edited)
+        with pytest.raises(InvalidInput, match="write its value in again"):
+            restore({**shown, "extra_headers": masked[::-1]}, document, "params")
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

@@ -184,7 +184,7 @@ def build_offer_tasks() -> list[ThrottledTask]:
     return [
         ThrottledTask(lambda: recovery.LeaseReaper().run_round(), lambda: conf.RECOVERY_SEC),
         ThrottledTask(deadlines.skip_late_jobs, lambda: 1.0),
-        ThrottledTask(lambda: group_actions.run_unfinished_actions(batches=2), lambda: 1.0),
+        ThrottledTask(lambda: _group_action_check.run_actions(batches=2), lambda: 1.0),
     ]
 
 
