@@ -210,11 +210,12 @@ class _Queue:
 
 
 class RunTimes:
-    """Mean run times by job type, measured within MEASURED_WINDOW and read once."""
+    """Mean run times by job type, measured within MEASURED_WINDOW and read once; cancelled jobs were cut short."""
 
     @cached_property
     def _measured(self) -> dict[str, float]:
         minutes = JobMinute.objects.filter(minute__gt=Now() - MEASURED_WINDOW, run_bucket__gte=0)
+        minutes = minutes.exclude(outcome=Status.CANCELLED)
         rows = minutes.order_by().values_list("job_type").annotate(Sum("run_sec"), Sum("jobs"))
         return {job_type: run_sec / jobs for job_type, run_sec, jobs in rows if jobs}
 

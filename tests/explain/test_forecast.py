@@ -30,12 +30,12 @@ def at_work(settings: Any) -> Worker:
     return WorkerFactory.create(slots=2, serves={"types": registry.local_names(), "resources": None, "tenant": None})
 
 
-def took(seconds: float, jobs: int = 4, job_type: str = TYPE) -> None:
+def took(seconds: float, jobs: int = 4, job_type: str = TYPE, outcome: str = "COMPLETED") -> None:
     JobMinute.objects.create(
         minute=timezone.now().replace(second=0, microsecond=0),
         worker="w",
         job_type=job_type,
-        outcome="COMPLETED",
+        outcome=outcome,
         wait_bucket=0,
         run_bucket=0,
         jobs=jobs,
@@ -139,6 +139,14 @@ def test_what_other_types_took_says_nothing() -> None:
     took(10, job_type="sample.add")
     last = [job_services.enqueue(TYPE) for _ in range(3)][-1]
     assert explain(last.pk).predicted_start_at is None
+
+
+def test_jobs_that_were_cancelled_say_nothing_about_run_times() -> None:
+    took(1, jobs=20, outcome="CANCELLED")
+    last = [job_services.enqueue(TYPE) for _ in range(3)][-1]
+    assert explain(last.pk).predicted_start_at is None
+    took(10)
+    assert wait_sec(last) == 10
 
 
 def test_jobs_of_the_same_time_are_not_all_said_to_start_then() -> None:
