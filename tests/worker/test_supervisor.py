@@ -103,6 +103,7 @@ def test_after_a_kill_of_all_its_processes_the_product_goes_on_at_once(fleet: Fl
     with run_product(fleet, settings=settings) as product:
         wait_for_status(lost.pk, Status.FAILED, fleet=fleet)
         wait_for_status(get_retry(lost.pk).pk, Status.COMPLETED, fleet=fleet)
+        assert "is recovered: Scheduler crash recovery" in product.output
     call.refresh_from_db()
     assert get_job(lost.pk).run.error == call.outcome == "Scheduler crash recovery"
     assert [worker.name for worker in Worker.objects.all()] == [f"{killed.host}-1"] * 2

@@ -190,12 +190,16 @@ def _end_locked(jobs: JobQuerySet, group_id: UUID | None, cause: Cause, error: s
             JobGroup.objects.select_for_update(no_key=True).get(pk=group_id)
         locked = list(jobs.select_for_update(skip_locked=True))
         return finish.expire(
-            locked, cause=cause, error=error, describe=_log_holder, retry_in=lambda job: decide_retry_delay(job, cause)
+            locked,
+            cause=cause,
+            error=error,
+            describe=lambda job: _log_holder(job, error),
+            retry_in=lambda job: decide_retry_delay(job, cause),
         )
 
 
-def _log_holder(job: Job) -> dict[str, Any]:
-    """Log which worker held the job; return the same facts for the event."""
+def _log_holder(job: Job, error: str) -> dict[str, Any]:
+    """Log which worker held the job, and why it ends; return the facts about the worker for the event."""
     if (start := starts.find_starts([job]).get(job.pk)) is not None:
         holder = {"worker": start.holder.worker, "host": start.host, "pid": start.pid}
     elif (owner := ProcessIdentity.parse_owner(job.lease_owner or "")) is not None:
@@ -204,8 +208,8 @@ def _log_holder(job: Job) -> dict[str, Any]:
         holder = {"worker": job.lease_owner, "host": None, "pid": None}
     last_beat_at = job.heartbeat_at.isoformat() if job.heartbeat_at else None
     logger.warning(
-        "job %s (%s): the lease of worker %s (host %s, pid %s, last heartbeat %s) has ended; recovering the job",
-        *(job.pk, job.job_type, *holder.values(), last_beat_at),
+        "job %s (%s) of worker %s (host %s, pid %s, last heartbeat %s) is recovered: %s",
+        *(job.pk, job.job_type, *holder.values(), last_beat_at, error),
         extra=job_fields(job.pk, job.job_type),
     )
     expires_at = job.lease_expires_at.isoformat() if job.lease_expires_at else None
