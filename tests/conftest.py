@@ -78,7 +78,7 @@ def _waiting_group(item: pytest.Item) -> Path | None:
     """Return the directory or module that a test shares processes or large tables with, or None."""
     if item.path.parent.name in ("packaging", "browser"):
         return item.path.parent
-    if item.path.parent.name == "query_plans":  # each module fills large tables, 15 s of CPU time
+    if item.path.parent.name in ("query_plans", "source_documents"):  # a module fills large tables or starts a product
         return item.path
     mark = item.get_closest_marker("django_db")
     commits = mark is not None and mark.kwargs.get("transaction", False)

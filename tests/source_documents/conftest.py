@@ -27,7 +27,7 @@ SETTINGS: dict[str, Any] = {
     "WEBHOOK_ALLOW_PRIVATE": True,
     "WEBHOOK_BACKOFF_SEC": 0.2,
     "ADMISSION_POLICY": "jobs.policies.admission.Capacity",
-    "ADMISSION": {"quiet_load": 900.0, "busy_load": 1000.0, "streak_sec": 0},
+    "ADMISSION": {"quiet_load": 900.0, "busy_load": 1000.0, "streak_sec": 86_400},
 }
 COMMAND = (str(MANAGE), "runscheduler", "--port=0", "--concurrency=16")
 
@@ -109,17 +109,28 @@ class Scheduler:
 
 
 @pytest.fixture(scope="module")
-def scheduler(
-    django_db_setup: None, django_db_blocker: DjangoDbBlocker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Scheduler]:
+def db(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Open the test database for a module without a transaction: the product writes to it, too.
+
+    It has the name of pytest-django's fixture, by which that knows that a run of these tests alone needs the database.
+    """
     with django_db_blocker.unblock():
-        scopes = ["read", "submit", "operate", "work", "admin"]
-        token, text = tokens.create("client", tenant=None, scopes=scopes)
-        settings = {**SETTINGS, "LEGACY_TOKEN": token.prefix}
-        env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": database_url()}
-        with (
-            Fleet(env, tmp_path_factory.mktemp("product")) as fleet,
-            run_product(fleet, *COMMAND, settings=settings) as product,
-        ):
-            yield Scheduler(product, fleet, text)
+        yield
         delete_all_rows()
+
+
+@pytest.fixture(scope="module")
+def module_fleet(db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Return the fleet of a module; `fleet` is that of one test."""
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "DATABASE_URL": database_url()}
+    with Fleet(env, tmp_path_factory.mktemp("product")) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def scheduler(module_fleet: Fleet) -> Iterator[Scheduler]:
+    scopes = ["read", "submit", "operate", "work", "admin"]
+    token, text = tokens.create("client", tenant=None, scopes=scopes)
+    settings = {**SETTINGS, "LEGACY_TOKEN": token.prefix}
+    with run_product(module_fleet, *COMMAND, settings=settings) as product:
+        yield Scheduler(product, module_fleet, text)

@@ -7,13 +7,13 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
-from tests.source_documents.conftest import Scheduler
+from tests.source_documents.conftest import SETTINGS, Scheduler
 from tests.support.webhook_receiver import respond, respond_in_turn, run_receiver
-from tests.support.worker_processes import LONG_LEASE_SETTINGS, wait_until
+from tests.support.worker_processes import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = [*(f"DEC-{n:03}" for n in range(1, 13)), *(f"CON-{n:03}" for n in range(1, 5))]
@@ -106,10 +106,11 @@ def test_184_events_keep_the_schedule_that_made_a_job_after_it_is_deleted(schedu
 @pytest.mark.pg_only
 def test_191_a_worker_does_its_work_beside_a_connection_pool_of_the_site(scheduler: Scheduler) -> None:
     """Django's pool at its default size: heartbeats and results do not wait for it."""
-    env = {"POOLED": "1"}
-    scheduler.fleet.start("--concurrency=4", "--tenant=pooled", settings=LONG_LEASE_SETTINGS, env=env)
+    worker = scheduler.fleet.start("--concurrency=4", "--tenant=pooled", settings=SETTINGS, env={"POOLED": "1"})
     made = [scheduler.submit("sample.query", {"seconds": 0.2}, tenant="pooled") for _ in range(8)]
     assert {scheduler.wait_for(job_id, "COMPLETED", "FAILED")["status"] for job_id in made} == {"COMPLETED"}
+    worker.terminate()
+    assert worker.wait_for_end() == 0
 
 
 def test_221_every_event_is_delivered_in_the_end_and_only_requests_that_were_made_count(scheduler: Scheduler) -> None:
@@ -198,18 +199,39 @@ def test_285_who_submitted_an_intent_follows_it_by_its_id_over_a_failure(schedul
     assert scheduler.get_intent(job_id)["state"] == "CANCELED"
 
 
-def test_293_311_313_events_say_that_a_job_was_admitted_and_under_which_lease_it_runs(scheduler: Scheduler) -> None:
-    job_id = scheduler.submit_intent()
-    lease_id = scheduler.start_intent(job_id)
-    (dispatching,), (running,) = (scheduler.list_events(job_id, kind) for kind in ("DISPATCHING", "RUNNING"))
-    assert dispatching["reason"] == "admitted"
-    assert running["data"]["lease_id"] == lease_id
-    assert scheduler.list_events(job_id, "ADMITTED")
-    scheduler.complete_intent(job_id, lease_id, state="DONE")
+def test_293_the_event_with_which_a_job_leaves_the_queue_has_the_reason_admitted(scheduler: Scheduler) -> None:
+    remote = scheduler.submit_intent()
+    lease_id = scheduler.start_intent(remote)
+    scheduler.complete_intent(remote, lease_id, state="DONE")
     local = scheduler.submit("sample.noop")
     scheduler.wait_for(local, "COMPLETED")
-    (started,) = scheduler.list_events(local, "RUNNING")
-    assert (started["reason"], bool(started["data"]["lease_id"])) == ("admitted", True)
+    events = [*scheduler.list_events(remote, "DISPATCHING"), *scheduler.list_events(local, "RUNNING")]
+    assert [event["reason"] for event in events] == ["admitted", "admitted"]
+
+
+def test_311_decisions_of_admission_are_events_with_their_reason(scheduler: Scheduler) -> None:
+    """`cpu_heavy` jobs are denied here: they wait until the machine has been quiet for a day."""
+    admitted = scheduler.submit("sample.noop")
+    denied = scheduler.submit("sample.noop", constraints={"cpu_heavy": True})
+    scheduler.wait_for(admitted, "COMPLETED")
+    (event,) = scheduler.list_events(admitted, "ADMITTED")
+    assert event["data"]["cost_units"] == 1
+    wait_until(lambda: scheduler.list_events(denied, "DENIED"), what=lambda: scheduler.product.output)
+    (event,) = scheduler.list_events(denied, "DENIED")
+    assert event["reason"] == "heavy jobs wait until the machine is quiet"
+    scheduler.post(f"/api/jobs/{denied}/cancel")
+
+
+def test_313_the_event_of_a_start_has_its_lease(scheduler: Scheduler) -> None:
+    remote = scheduler.submit_intent()
+    lease_id = scheduler.start_intent(remote)
+    (running,) = scheduler.list_events(remote, "RUNNING")
+    assert running["data"]["lease_id"] == lease_id
+    scheduler.complete_intent(remote, lease_id, state="DONE")
+    local = scheduler.submit("sample.noop")
+    scheduler.wait_for(local, "COMPLETED")
+    (running,) = scheduler.list_events(local, "RUNNING")
+    assert UUID(running["data"]["lease_id"])
 
 
 def test_309_the_state_of_admission_is_a_metric(scheduler: Scheduler) -> None:
