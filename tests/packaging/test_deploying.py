@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from django.core.management import get_commands
 from jobs.conf import RULES, Conf, read_settings
 from jobscheduler.health import PROBES
 from jobscheduler.settings_helpers import require_long_secret
-from tests.packaging import processes
+from tests.packaging import kubernetes_manifests, processes
 from tests.packaging.dockerfile import CHECKOUT, Stage, stages
 from tests.support.commands import run_process
 
@@ -161,6 +162,19 @@ def test_the_manifests_of_kubernetes_agree_with_the_image_the_settings_and_each_
     assert set(probes.values()) == set(PROBES)
     assert worker["spec"]["terminationGracePeriodSeconds"] > Conf.SHUTDOWN_GRACE_SEC
     assert "livenessProbe" not in worker["spec"]["containers"][0]  # it would kill handlers in an outage of the database
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("version", kubernetes_manifests.VERSIONS)
+def test_the_manifests_follow_the_schemas_of_kubernetes(version: str, tmp_path: Path) -> None:
+    program = shutil.which(kubernetes_manifests.PROGRAM, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if program is None:
+        pytest.skip("kubernetes-validate is missing; `python -m tests.packaging.kubernetes_manifests` installs it")
+    kubernetes_manifests.validate(Path(program), version)
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text((DEPLOY / "kubernetes.yaml").read_text().replace("terminationGracePeriodSeconds", "gracePeriod"))
+    with pytest.raises(AssertionError, match="gracePeriod"):
+        kubernetes_manifests.validate(Path(program), version, wrong)
 
 
 def test_the_environment_of_kubernetes_is_known_and_its_limit_is_that_of_all_workers() -> None:
