@@ -1,4 +1,4 @@
-"""The manifests of docs/deploy against schemas of Kubernetes and KEDA: `python -m tests.packaging.kubernetes_manifests`.
+"""Manifests against the schemas of Kubernetes and KEDA: `python -m tests.packaging.kubernetes_manifests`.
 
 The schemas come with the packages `kubernetes-validate` of PyPI (70 MB) and `@kubernetes-models/keda` of npm, which are
 installed into a temporary directory. The suite itself uses `kubernetes-validate` where it is installed, and compares
