@@ -67,6 +67,8 @@ def explain(job_id: UUID, *, viewer_tenant: str | None = None) -> Explanation:
         reasons.append(build_queue_reason(forecast.ahead or 0, AHEAD_LIMIT))
     if reasons:
         summary = capfirst(reasons[0].message)
+    elif job.gate == Gate.LANE:
+        summary = _("First of its target; a worker makes it ready next.")
     elif job.remote:
         summary = _("Next in line; a remote worker gets it when it polls.")
     else:

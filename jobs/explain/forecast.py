@@ -60,7 +60,10 @@ def make_forecast(facts: Facts, reasons: Sequence[Reason]) -> Forecast:
         return Forecast(ahead, waits_in_queue=ahead > 0 and not codes)
     queue = _Queue(facts, [row for row in rows if row.place == IN_QUEUE])
     waits_in_queue = queue.delays_start and not is_scheduled and not codes & {*NEEDS_OPERATOR, "target_busy"}
-    if codes & NEEDS_OPERATOR or facts.is_denied or facts.reservations or not admission.is_plain():
+    # How many other targets have such a job ahead of it is known when they are made ready.
+    is_made_ready_next = job.gate == Gate.LANE and "target_busy" not in codes
+    is_unknown = facts.is_denied or facts.reservations or is_made_ready_next or not admission.is_plain()
+    if codes & NEEDS_OPERATOR or is_unknown:
         return Forecast(ahead, waits_in_queue)
     wait_sec = _estimate_wait_sec(facts, queue, rows)
     if wait_sec is None:

@@ -96,6 +96,14 @@ def test_no_more_jobs_start_now_than_slots_are_free(at_work: Worker, in_targets:
     assert [wait_sec(job) for job in jobs[2:]] == [5, 5, 15, 15, 25, 25]
 
 
+def test_jobs_that_are_not_made_ready_yet_are_not_all_said_to_start_now() -> None:
+    first, second = (job_services.enqueue(TYPE, target=target) for target in ("book-1", "book-2"))
+    found = explain(first.pk)
+    assert (found.summary, found.reasons) == ("First of its target; a worker makes it ready next.", [])
+    assert (found.predicted_start_at, explain(second.pk).predicted_start_at) == (None, None)
+    assert starting_now([first, second]) == [0, 1]
+
+
 def test_no_more_jobs_start_now_than_their_limits_allow() -> None:
     limits.set_maximum("job_type", TYPE, maximum=1)
     jobs = [job_services.enqueue(TYPE) for _ in range(3)]
