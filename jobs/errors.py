@@ -249,6 +249,9 @@ class Retry(Exception):
     delay by the clock of the host that runs the handler: a handler that fails must not need the database.
     """
 
+    after: float | None = None  # of a subclass that does not call `__init__`
+    at: datetime | None = None
+
     def __init__(
         self, message: str = "", *, after: float | timedelta | None = None, at: datetime | None = None
     ) -> None:
@@ -265,10 +268,10 @@ class Retry(Exception):
         return _restore_retry, (str(self), self.after, self.at)
 
     @property
-    def delay_sec(self) -> float:
-        """Return the seconds from now until the retry."""
+    def delay_sec(self) -> float | None:
+        """Return the seconds from now until the retry; None for a subclass that names no delay."""
         if self.at is None:
-            return self.after or 0.0
+            return self.after
         return max((self.at - datetime.now(UTC)).total_seconds(), 0.0)
 
 
@@ -277,6 +280,8 @@ class Snooze(Exception):
 
     It is the same attempt, with the same run and the last checkpoint.
     """
+
+    delay_sec: float | None = None  # of a subclass that does not call `__init__`: a failure as any other
 
     def __init__(self, after: float | timedelta, message: str = "") -> None:
         self.delay_sec = _to_seconds(after, "Snooze: the delay")

@@ -112,8 +112,8 @@ def _find_existing(spec: JobSpec, actor: Actor, reason: str) -> Job | None:
         error = UniqueKeyTaken(_("The unique key “%(key)s” is in use by job %(job)s of type %(type)s.") % names)
         error.holder_id = job.pk
         raise error
-    if spec.on_conflict == OnConflict.RETURN or waiting_id is None:
-        return job
+    if spec.on_conflict == OnConflict.RETURN or waiting_id is None or job.retry_of_id is not None:
+        return job  # a retry goes on from the checkpoint of these params, after the delay of its failure
     changes = {"params": from_json(spec.params), "not_before": spec.not_before}
     job_spec.require_valid_times({"deadline_at": job.deadline_at, "not_before": spec.not_before})
     return lifecycle.update(job.pk, changes, actor=actor, reason=reason or REPLACED_REASON)

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+from django.db import connection, transaction
 
+from jobs import db
+from jobs.engine.sql.claim import renew_leases
 from jobs.models import Job, JobEvent
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, EventKind, Status
 from tests.races.parallel import run_parallel
 from tests.races.unique_keys import find_violations, without_indexes
+from tests.support import executor
 from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_until
 
+T = TypeVar("T")
 CROWD: dict[str, Any] = {"processes": 4, "share": 10, "keys": 3, "on_conflict": "return", "delay_sec": 0}
 SUBMISSIONS = CROWD["processes"] * CROWD["share"]
 
@@ -73,14 +80,40 @@ def test_crossing_bulks_of_unique_keys_do_not_deadlock(fleet: Fleet) -> None:
     assert len({tuple(sorted(answer)) for answer in answers}) == 1
 
 
-def test_a_waiting_job_starts_after_the_transaction_that_got_it(fleet: Fleet) -> None:
-    """On SQLite, the writer's lock does it."""
-    from django.db import transaction
-
-    item = {"job_type": "sample.work", "unique_key": "k"}
-    first = job_services.submit({**item, "hold": True}).job
-    fleet.start(settings=LONG_LEASE_SETTINGS)
+@pytest.mark.pg_only  # on SQLite the caller's transaction has the write lock
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("on_conflict", ["return", "replace"])
+def test_a_waiting_job_starts_after_the_transaction_that_got_it(on_conflict: str) -> None:
+    item = {"job_type": "sample.work", "unique_key": "k", "on_conflict": on_conflict}
+    first = job_services.submit(item).job
     with transaction.atomic():
-        job_services.release(first.pk)
-    wait_until(lambda: Job.objects.get(pk=first.pk).status == Status.COMPLETED, 30, fleet.logs)
-    assert job_services.submit(item).created
+        assert job_services.submit({**item, "params": {"number": 1}}).job.pk == first.pk
+        assert run_elsewhere(executor.claim_next) is None
+    assert run_elsewhere(executor.claim_next) == first
+
+
+@pytest.mark.pg_only
+@pytest.mark.django_db(transaction=True)
+def test_a_running_job_that_is_returned_can_be_renewed_meanwhile() -> None:
+    item = {"job_type": "sample.work", "unique_key": "k", "unique_until": "end"}
+    job_services.submit(item)
+    running = executor.claim_next()
+    assert running is not None
+    assert running.lease_token is not None
+    leases = [(running.pk, running.lease_token)]
+    with transaction.atomic():
+        assert job_services.submit(item).job.pk == running.pk
+        assert list(run_elsewhere(lambda: renew_leases(db.connection(), leases, 30.0))) == [running.pk]
+
+
+def run_elsewhere(function: Callable[[], T]) -> T:
+    """Call a function in another thread, on a connection of its own."""
+
+    def call() -> T:
+        try:
+            return function()
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()

@@ -11,10 +11,11 @@ import pytest
 from django.test import override_settings
 
 from jobs import Retry, Snooze, job
-from jobs.engine.executors.run import decide_retry
+from jobs.engine.executors.run import Context, decide_retry, run
 from jobs.engine.maintenance.recovery import decide_retry_delay
 from jobs.errors import InvalidInput
 from jobs.models import Job
+from jobs.outcomes import Failed
 from jobs.policies.retry import ExponentialBackoff, RetryFacts
 from jobs.registry import Handler, registry
 from jobs.services import groups, templates
@@ -142,6 +143,44 @@ def test_retry_at_a_time() -> None:
     assert delay is not None
     assert 95 < delay <= 100
     assert decide_retry("sample.noop", **options, error=Retry(at=soon - timedelta(days=1))) == 0
+
+
+class OwnRetry(Retry):
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
+
+
+class OwnSnooze(Snooze):
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
+
+
+@pytest.mark.parametrize(
+    ("error", "delay"),
+    [
+        (OwnRetry(), 60),  # that of the policy
+        (OwnRetry(after=7), 7),
+        (OwnRetry(at="soon"), None),
+        (OwnSnooze(), 60),
+        (OwnSnooze(delay_sec="7"), 60),
+    ],
+    ids=repr,
+)
+def test_a_subclass_that_names_no_delay_is_a_failure_as_any_other(error: Exception, delay: float | None) -> None:
+    """An exception here would leave the job running, and its slot taken, for as long as the worker lives."""
+    options: Any = {"attempt": 1, "max_retries": 3, "retry_policy": {"base_sec": 60, "jitter": 0}}
+    before = registry._handlers
+
+    @job("tests.raising")
+    def raise_error() -> None:
+        raise error
+
+    try:
+        outcome = run("tests.raising", Context(job_id=None, params={}), options)
+    finally:
+        registry._handlers = before
+    assert isinstance(outcome, Failed)
+    assert (outcome.retry_in, type(error).__name__ in outcome.error) == (delay, True)
 
 
 @override_settings(JOBSCHEDULER={"RETRY_POLICY": f"{__name__}.RecordingPolicy"})

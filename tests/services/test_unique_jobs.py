@@ -135,6 +135,16 @@ def test_replace_leaves_a_job_that_was_dispatched_as_it_is() -> None:
     executor.complete(running)
 
 
+def test_replace_leaves_a_retry_its_params_its_checkpoint_and_its_delay() -> None:
+    running = executor.claim(submit({"a": 1}, unique_until="end").job)
+    Job.objects.filter(pk=running.pk).update(checkpoint="page 300 of a")
+    executor.fail(running, retry_in=3600)
+    retry = running.latest
+    again = submit({"a": 2}, unique_until="end", on_conflict="replace")
+    assert (again.created, again.job.pk, again.job.params) == (False, retry.pk, {"a": 1})
+    assert (again.job.checkpoint, again.job.not_before) == ("page 300 of a", retry.not_before)
+
+
 def test_replace_checks_the_params_and_the_times() -> None:
     held = submit({"a": 1}, deadline_at=timezone.now() + timedelta(hours=1)).job
     with pytest.raises(InvalidInput, match="deadline_at"):
@@ -174,6 +184,13 @@ def test_bulk_submissions_have_unique_keys_too() -> None:
     replaced = [{**item, "params": {"a": n}, "on_conflict": "replace"} for n in (5, 6, 7)]
     assert set(job_services.enqueue_many(replaced)) == {ids[1]}
     assert Job.objects.get(pk=ids[1]).params == {"a": 7}
+
+
+def test_the_last_of_a_bulk_wins_whatever_their_idempotency_keys() -> None:
+    item = {"job_type": TYPE, "unique_key": "k", "on_conflict": "replace"}
+    items = [{**item, "params": {"a": index}, "idempotency_key": key} for index, key in enumerate("bca")]
+    assert len(set(job_services.enqueue_many(items))) == 1
+    assert Job.objects.get().params == {"a": 2}
 
 
 def test_members_of_a_group_cannot_be_unique() -> None:

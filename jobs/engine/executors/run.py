@@ -84,12 +84,12 @@ def decide_retry(
         jitter=retry_policy.get("jitter", conf.RETRY_JITTER),
         random=random.random(),  # noqa: S311 — spreads retries, no secret
     )
-    if isinstance(error, Retry):
-        delay_sec = error.delay_sec
     try:
+        if isinstance(error, Retry):
+            delay_sec = error.delay_sec
         delay = _clamp_delay(conf.policy("RETRY_POLICY").decide(facts))
         return delay if delay is None or delay_sec is None else _clamp_delay(delay_sec)
-    except Exception:  # an error in a custom policy must not lose the result
+    except Exception:  # an error in a custom policy, or in a subclass of Retry, must not lose the result
         logger.exception("the retry policy failed for a job of type %s; it is not retried", job_type)
         return None
 
@@ -210,7 +210,7 @@ def _build_outcome_of_error(error: BaseException, job_type: str, ctx: Context, r
         return Skipped(ctx.clean_text(error, REASON_LENGTH), sanitize_json(ctx.artifacts))
     if isinstance(error, TokenLimitExceeded) or ctx.is_over_token_limit:
         return _build_token_failure(ctx.artifacts)
-    if isinstance(error, Snooze):
+    if isinstance(error, Snooze) and isinstance(error.delay_sec, int | float):
         reason = ctx.clean_text(error, REASON_LENGTH)
         delay = min(error.delay_sec, LONGEST_DELAY_SEC)
         # For a job that was snoozed too often: only its row, which the worker locks later, knows how often.

@@ -246,7 +246,8 @@ def _column_params(specs: Sequence[JobSpec]) -> dict[str, Any]:
 
 
 def _get_keys(spec: JobSpec) -> tuple[str, str, str]:
-    return spec.tenant, spec.unique_key or "", spec.idempotency_key or ""
+    """Return what the order of inserts depends on. Jobs of one unique key keep theirs: the last replacement wins."""
+    return spec.tenant, spec.unique_key or "", spec.idempotency_key or "" if spec.unique_key is None else ""
 
 
 def _encode_lines(name: str, column: Sequence[Any]) -> str:
