@@ -31,6 +31,7 @@ BAD = (
     (["--exclude-types=sample.unheard_of"], "--exclude-types: no handler is registered"),
     (["--types=sample.noop", "--exclude-types=sample.noop"], "--exclude-types: leaves no job type"),
     (["--exclude-resources="], "--exclude-resources: is empty"),
+    (["--resources=a,b", "--exclude-resources=b,a"], "--exclude-resources: leaves no resource"),
     (["--max-jobs=0"], "--max-jobs"),
     (["--max-jobs=few"], "--max-jobs"),
     (["--max-rss=-1"], "--max-rss"),

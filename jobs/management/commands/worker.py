@@ -89,35 +89,41 @@ class Command(BaseCommand):
 
 
 def _parse_serves(options: dict[str, Any]) -> ServedJobs:
-    resources, tenant = options["resources"], options["tenant"]
-    excluded = _parse_types(options, "exclude_types") or []
+    tenant = options["tenant"]
+    excluded = _parse_types(options, "exclude_types") or ()
     types = [name for name in _parse_types(options, "types") or registry.local_names() if name not in excluded]
     if excluded and not types:
         raise InvalidInput("--exclude-types", "leaves no job type to serve")
-    excluded_resources = options["exclude_resources"]
+    resources = _parse_option(options, "resources")
+    excluded_resources = _parse_option(options, "exclude_resources") or ()
+    if resources is not None and set(resources) <= set(excluded_resources):
+        raise InvalidInput("--exclude-resources", "leaves no resource to serve")
     names = ("types", "exclude_types", "resources", "exclude_resources", "tenant")
     return ServedJobs(
         types=tuple(types),
-        resources=None if resources is None else tuple(_parse_names(resources, "--resources")),
-        excluded_resources=()
-        if excluded_resources is None
-        else tuple(_parse_names(excluded_resources, "--exclude-resources")),
+        resources=resources,
+        excluded_resources=excluded_resources,
         tenant=None if tenant is None else fields.parse_tenant(tenant, "--tenant"),
         skip_unserved=any(options[name] is not None for name in names),
     )
 
 
-def _parse_types(options: dict[str, Any], name: str) -> list[str] | None:
+def _parse_types(options: dict[str, Any], name: str) -> tuple[str, ...] | None:
     """Return the job types that an option names, which must have handlers here; None if it is not given."""
-    if options[name] is None:
-        return None
-    field = f"--{name.replace('_', '-')}"
-    job_types = _parse_names(options[name], field)
-    for job_type in job_types:
+    job_types = _parse_option(options, name)
+    for job_type in job_types or ():
         if job_type not in registry.local_names():
-            raise InvalidInput(field, f"no handler is registered for the job type {job_type!r}")
+            raise InvalidInput(_get_field(name), f"no handler is registered for the job type {job_type!r}")
     return job_types
 
 
-def _parse_names(value: str, field: str) -> list[str]:
-    return [fields.parse_identifier(name, field) for name in base.parse_names([value], field)]
+def _parse_option(options: dict[str, Any], name: str) -> tuple[str, ...] | None:
+    """Return the names in an option; None if it is not given."""
+    if options[name] is None:
+        return None
+    field = _get_field(name)
+    return tuple(fields.parse_identifier(value, field) for value in base.parse_names([options[name]], field))
+
+
+def _get_field(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
