@@ -17,8 +17,8 @@ from jobs.states import RUN_STATUSES, EventKind, Status, StopMode, UniqueUntil
 
 REASON_CODES = (
     *("not_before", "backoff", "held", "predecessor", "paused", "target_busy", "target_blocked", "target_paused"),
-    *("snoozed", "limit", "scope_paused", "admission_denied", "reservation", "dispatching", "no_worker", "no_slot"),
-    "queue",
+    *("snoozed", "limit", "rate_limit", "scope_paused", "admission_denied", "reservation", "dispatching", "no_worker"),
+    *("no_slot", "queue"),
 )
 
 SHOWN_STATUSES = [str(status) for status in Status if status != Status.DISPATCHING]

@@ -94,6 +94,8 @@ def _served_by(serves: Iterable[dict[str, Any]]) -> Q | None:
         part = Q(job_type__in=served.get("types", ()))
         if served.get("resources") is not None:
             part &= Q(resource__in=served["resources"])
+        if excluded := served.get("excluded_resources"):
+            part &= ~Q(resource__in=excluded)
         if served.get("tenant") is not None:
             part &= Q(tenant=served["tenant"])
         condition = part if condition is None else condition | part

@@ -103,7 +103,10 @@ def test_jobs_that_no_worker_handles_are_counted_by_type(boss: Client) -> None:
     assert "no worker" not in read_alerts(boss)
 
 
-@pytest.mark.parametrize(("serves", "jobs"), [({"resources": ["gpu"]}, 2), ({"tenant": "acme"}, 2), ({}, 0)])
+@pytest.mark.parametrize(
+    ("serves", "jobs"),
+    [({"resources": ["gpu"]}, 2), ({"excluded_resources": ["default"]}, 2), ({"tenant": "acme"}, 2), ({}, 0)],
+)
 def test_a_worker_of_other_resources_or_tenants_handles_no_job_of_these(
     boss: Client, serves: dict[str, Any], jobs: int
 ) -> None:

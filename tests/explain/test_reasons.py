@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.utils import timezone, translation
 
+from jobs import explain as explanation
 from jobs.actors import PYTHON, SCHEDULER, Actor, ActorKind
+from jobs.api.job_schemas import REASON_CODES
 from jobs.engine import finish, lifecycle, promoter
 from jobs.engine.selection.limits import sync_limits
 from jobs.explain import Explanation, explain, explain_briefly
@@ -52,6 +56,13 @@ def only(job: Job) -> Any:
     promoter.promote()
     (reason,) = explain(job.pk).reasons
     return reason
+
+
+def test_the_api_documents_every_code_of_a_reason() -> None:
+    sources = Path(explanation.__file__).parent.glob("*.py")
+    assert {code for source in sources for code in re.findall(r'Reason\("(\w+)"', source.read_text())} == {
+        *REASON_CODES
+    }
 
 
 def test_a_future_start_is_said_with_its_time() -> None:
