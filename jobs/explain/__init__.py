@@ -6,7 +6,7 @@ One job takes fewer than ten statements, whatever the length of the queue; `expl
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -128,13 +128,7 @@ class _SharedFacts:
         facts.load_queue(self.queue)
         target = self._find_target_reason(job)
         reasons = [*time_reasons(facts), *([target] if target else []), *limit_reasons(facts), *worker_reasons(facts)]
-        if not reasons:
-            return None
-        first = order_reasons(reasons)[0]
-        if first.code == "no_slot":
-            busy = {"busy": facts.slots - facts.free_slots, "slots": facts.slots}
-            return replace(first, message=_("no free slot: %(busy)d of %(slots)d busy") % busy)
-        return first
+        return order_reasons(reasons)[0] if reasons else None
 
     def _find_target_reason(self, job: Job) -> Reason | None:
         if job.lane_id is None:
@@ -146,13 +140,9 @@ class _SharedFacts:
             if holder.blocks_target:
                 message = _("target blocked by a %s job") % STATUS_IN_SENTENCE[Status(holder.status)]
                 return Reason("target_blocked", message)
-            is_busy = holder.status in ACTIVE
-            behind_active, behind_waiting = (
-                _("queued behind a running job of the same target"),
-                _("queued behind another job of the same target"),
-            )
-            message = behind_active if is_busy else behind_waiting
-            return Reason("target_busy", message)
-        return (
-            Reason("target_busy", _("queued behind other jobs of the same target")) if job.gate == Gate.LANE else None
-        )
+            if holder.status in ACTIVE:
+                return Reason("target_busy", _("queued behind a running job of the same target"))
+            return Reason("target_busy", _("queued behind another job of the same target"))
+        if job.gate == Gate.LANE:
+            return Reason("target_busy", _("queued behind other jobs of the same target"))
+        return None

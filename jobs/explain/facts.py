@@ -18,7 +18,6 @@ from jobs.errors import NotFound
 from jobs.models import ConcurrencyLimit, Gate, GroupMode, Job, JobEvent, Lease, LeaseKind, Target, Worker, WorkerState
 from jobs.models.expressions import sql_literals
 from jobs.policies.concurrency import Flow, InUse, Limit
-from jobs.process_identity import ProcessIdentity
 from jobs.rates import make_buckets
 from jobs.services import admission, remote
 from jobs.states import LIVE, EventKind, Status
@@ -54,7 +53,7 @@ class QueueFacts:
 
     def count_busy(self, worker: Worker) -> int:
         """Count the jobs that a worker runs. Its row has the number of its last heartbeat."""
-        return self._busy[get_process_key(worker)]
+        return self._busy[worker.identity.process_key]
 
 
 @dataclass
@@ -66,7 +65,7 @@ class Facts:
     predecessor: Job | None = None
     target: Target | None = None
     lane: list[Job] = field(default_factory=list)  # the job that holds the lane, then the first one that waits in it
-    queue: QueueFacts = field(default_factory=lambda: QueueFacts())
+    queue: QueueFacts = field(default_factory=QueueFacts)
     limits: list[ConcurrencyLimit] = field(default_factory=list)  # those that it is under
     reservations: list[Lease] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)  # those that can run it
@@ -135,7 +134,8 @@ def load_facts(job_id: UUID, viewer_tenant: str | None = None) -> Facts:
 def load_queue() -> QueueFacts:
     """Read what all waiting jobs share."""
     claiming, draining = list_workers()
-    return QueueFacts(_list_limits_in_force(), queries.list_active_jobs(), _list_waiting_calls(), claiming, draining)
+    limits = list(ConcurrencyLimit.objects.in_force().order_by("pk"))
+    return QueueFacts(limits, queries.list_active_jobs(), _list_waiting_calls(), claiming, draining)
 
 
 def list_workers() -> tuple[list[Worker], list[Worker]]:
@@ -156,11 +156,6 @@ def can_run(worker: Worker, flow: Flow) -> bool:
         and flow.resource not in serves.get("excluded_resources", ())
         and (tenant is None or tenant == flow.tenant)
     )
-
-
-def get_process_key(worker: Worker) -> str:
-    host = (worker.host, worker.boot_id, worker.pid_namespace)
-    return ProcessIdentity(worker.name, *host, worker.pid, worker.pid_started).process_key
 
 
 def to_limit(row: ConcurrencyLimit, now: datetime | None = None) -> Limit:
@@ -188,10 +183,6 @@ def _list_lane(job: Job) -> list[Job]:
 _OF_LANE = Job.objects.filter(lane_id=OuterRef("lane_id"))
 _HOLDER = _OF_LANE.filter(holds_lane=True).order_by("-pk").values("pk")[:1]
 _HEAD = _OF_LANE.filter(gate__in=sql_literals([Gate.LANE, Gate.READY])).in_dispatch_order().values("pk")[:1]
-
-
-def _list_limits_in_force() -> list[ConcurrencyLimit]:
-    return list(ConcurrencyLimit.objects.in_force().order_by("pk"))
 
 
 def _list_waiting_calls() -> list[Lease]:

@@ -17,7 +17,7 @@ from django.db.models import Sum
 from django.db.models.functions import Now
 
 from jobs import db
-from jobs.explain.facts import Facts, can_run, get_process_key, to_limit
+from jobs.explain.facts import Facts, can_run, to_limit
 from jobs.explain.reasons import NEEDS_OPERATOR, Reason
 from jobs.models import Gate, JobMinute
 from jobs.policies.concurrency import NO_BUCKETS, Flow, Limit, count_free
@@ -161,7 +161,7 @@ class _Queue:
         for row in self._competing:
             if self._tight_limits_of(row.flow) != tight_limits or self._find_workers(row.flow) != workers:
                 return None
-        processes = {get_process_key(worker) for worker in facts.workers}
+        processes = {worker.identity.process_key for worker in facts.workers}
         running = [
             row
             for row in facts.queue.active
@@ -265,7 +265,7 @@ def _list_ahead(facts: Facts) -> list[JobsAhead]:
     sql = " UNION ALL ".join(_PART.format(place, where, AHEAD_LIMIT) for place, where, _values in parts)
     with db.connection().cursor() as cursor:
         cursor.execute(_COUNT.format(sql), [value for _place, _where, values in parts for value in values])
-        return [JobsAhead(row[0], Flow(*row[1:5]), *row[5:]) for row in cursor.fetchall()]
+        return [JobsAhead(place, Flow(*flow), jobs, expected) for place, *flow, jobs, expected in cursor.fetchall()]
 
 
 # Each part in the order of its index: else the server may search all jobs ever for those that are queued.

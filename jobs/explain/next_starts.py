@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from jobs.explain.facts import QueueFacts, can_run, get_process_key, load_queue, to_limit
+from jobs.explain.facts import QueueFacts, can_run, load_queue, to_limit
 from jobs.explain.forecast import RunTimes
 from jobs.models import Gate, Job
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow, InUse, Limit, count_free
 from jobs.services import admission
 
-MOST_ENDS = 2000  # ends of jobs that the simulation waits for
+END_LIMIT = 2000  # ends of jobs that the simulation waits for
 
 
 def list_ready_jobs() -> JobQuerySet:
@@ -36,7 +36,7 @@ def predict_starts(jobs: Sequence[Job], now: datetime) -> dict[UUID, datetime]:
     simulation = _Simulation(queue)
     starts: dict[UUID, datetime] = {}
     waiting = list(jobs)
-    for _end in range(MOST_ENDS):
+    for _end in range(END_LIMIT):
         started = {job.pk for job in waiting if simulation.start(job)}
         starts |= dict.fromkeys(started, now + timedelta(seconds=simulation.clock_sec))
         waiting = [job for job in waiting if job.pk not in started]
@@ -67,7 +67,7 @@ class _Simulation:
         self._run_times = RunTimes()
         self._ends: list[_End] = []
         self._has_unknown_end = False
-        processes = {get_process_key(worker): number for number, worker in enumerate(queue.workers)}
+        processes = {worker.identity.process_key: number for number, worker in enumerate(queue.workers)}
         for active in queue.active:
             self._active.update(dict.fromkeys(self._limits_of(active.flow), active.jobs))
             worker = processes.get(active.process)

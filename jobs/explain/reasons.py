@@ -17,7 +17,7 @@ from jobs.models.job import STATUS_IN_SENTENCE
 from jobs.models.limit import LimitScope
 from jobs.models.run import describe_actor
 from jobs.payload_visibility import get_public_reason
-from jobs.rates import make_buckets
+from jobs.rates import Buckets
 from jobs.serializers import format_time
 from jobs.states import ACTIVE, DEFAULT_PAUSE_REASON, EventKind, Status
 from jobs.time_text import format_clock
@@ -49,7 +49,7 @@ def find_reasons(facts: Facts) -> list[Reason]:
 
 
 def order_reasons(reasons: Iterable[Reason]) -> list[Reason]:
-    """Put those that need a person first; the others pass by themselves."""
+    """Put those that need an operator first; the others pass by themselves."""
     return sorted(reasons, key=lambda reason: reason.code not in NEEDS_OPERATOR)
 
 
@@ -144,20 +144,22 @@ def _occupied_target(key: str, other: Job) -> Reason:
 
 def limit_reasons(facts: Facts) -> Iterator[Reason]:
     for row in facts.limits:
+        limit = to_limit(row, facts.now)
+        in_use = facts.queue.in_use.of(limit)
         if row.paused:
             is_named = facts.viewer_tenant is None or row.scope == LimitScope.TENANT  # not one that tenants share
             actor, reason = (row.paused_by, row.reason) if is_named else ("", "")
             message = _("%s paused") % _name_scope(row) + _describe_cause(actor, row.paused_at, reason)
             yield Reason("scope_paused", message, since=row.paused_at, by=actor or None)
-        elif row.max is not None and facts.queue.in_use.of(to_limit(row)) >= row.max:
-            values = {"scope": _name_scope(row), "in_use": facts.queue.in_use.of(to_limit(row)), "max": row.max}
+        elif row.max is not None and in_use >= row.max:
+            values = {"scope": _name_scope(row), "in_use": in_use, "max": row.max}
             if row.scope == LimitScope.GLOBAL:
                 text = _("global limit reached (%(in_use)d of %(max)d running)")
             else:
                 text = _("limit of %(scope)s reached (%(in_use)d of %(max)d running)")
             yield Reason("limit", text % values)
-        elif (until := make_buckets(row, facts.now).next_start_at(facts.now)) is not None:
-            yield _build_rate_reason(row, until, facts.now)
+        elif (until := limit.buckets.next_start_at(facts.now)) is not None:
+            yield _build_rate_reason(row, limit.buckets, until, facts.now)
     for lease in facts.reservations[:1]:
         if facts.is_visible(lease.tenant):
             message = _("a direct call of %s has reserved the next slot") % lease.job_type
@@ -181,7 +183,7 @@ def worker_reasons(facts: Facts) -> Iterator[Reason]:
 
 
 def _describe_missing_worker(facts: Facts) -> str:
-    """Tell draining workers from missing ones: a person resumes the ones and starts the others."""
+    """Distinguish draining workers, which an operator resumes, from missing ones."""
     if any(can_run(worker, facts.flow) for worker in facts.queue.draining):
         return _("all workers that handle %s are draining") % facts.job.job_type
     if not facts.queue.workers and not facts.queue.draining:
@@ -203,10 +205,9 @@ def _name_scope(row: ConcurrencyLimit) -> str:
             return _("addon %s") % row.key
 
 
-def _build_rate_reason(row: ConcurrencyLimit, until: datetime, now: datetime) -> Reason:
+def _build_rate_reason(row: ConcurrencyLimit, buckets: Buckets, until: datetime, now: datetime) -> Reason:
     """Name the rate that prevents a start: that of the tokens if it takes longer."""
-    tokens = make_buckets(row, now).tokens
-    is_tokens = tokens is not None and now + timedelta(seconds=tokens.seconds_until(0.0)) >= until
+    is_tokens = buckets.tokens is not None and now + timedelta(seconds=buckets.tokens.seconds_until(0.0)) >= until
     values = {"scope": _name_scope(row), "start": format_clock(until, with_seconds=True)}
     if is_tokens:
         message = _("token rate of %(scope)s: %(rate)s; next start %(start)s") % {**values, "rate": row.token_rate}
@@ -216,14 +217,14 @@ def _build_rate_reason(row: ConcurrencyLimit, until: datetime, now: datetime) ->
 
 
 def build_queue_reason(ahead: int, limit: int) -> Reason:
-    """`limit` is where the count of jobs ahead stops."""
+    """Build the reason of a job with others ahead; `limit` is where their count stops."""
     if ahead >= limit:
         return Reason("queue", _("more than %d jobs are ahead of it in the queue") % limit)
     return Reason("queue", _("number %d in the queue") % (ahead + 1))
 
 
 def _find_actor(event: JobEvent | None) -> str:
-    """Return the name of who caused an event: of a stop, who requested it, not the worker that obeyed."""
+    """Return the name of the initiator of an event; empty without an event."""
     return "" if event is None else str(event.initiator)
 
 

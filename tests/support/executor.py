@@ -12,7 +12,6 @@ from jobs.engine import lifecycle, promoter
 from jobs.engine.claim import Claimer, ServedJobs
 from jobs.engine.finish import FinishStatus, JobResult
 from jobs.engine.transitions import lock_job
-from jobs.explain.facts import get_process_key
 from jobs.models import Job, Worker
 from jobs.outcomes import Completed, Failed, Skipped
 from jobs.registry import registry
@@ -33,7 +32,7 @@ def claim_next() -> Job | None:
 def claim_in_slots(worker: Worker, count: int) -> None:
     """Claim so many jobs in free slots of this worker, as its process does."""
     running = Job.objects.running().count()
-    claimer = Claimer(worker.name, ServedJobs(tuple(registry.local_names())), process_key=get_process_key(worker))
+    claimer = Claimer(worker.name, ServedJobs(tuple(registry.local_names())), process_key=worker.identity.process_key)
     assert len(claimer.claim(range(running, running + count), lease_sec=30)) == count
 
 
