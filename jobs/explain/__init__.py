@@ -102,7 +102,7 @@ class Handlers:
         """Return whether a worker claims such jobs. Remote workers poll, so theirs counts as handled."""
         if job.remote:
             return True
-        flow = Flow(job.tenant, job.job_type, job.resource, job.addon_id)
+        flow = Flow.of(job)
         if flow not in self._answers:
             self._answers[flow] = any(can_run(worker, flow) for worker in self._workers)
         return self._answers[flow]

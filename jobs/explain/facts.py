@@ -73,7 +73,7 @@ class Facts:
 
     @property
     def flow(self) -> Flow:
-        return Flow(self.job.tenant, self.job.job_type, self.job.resource, self.job.addon_id)
+        return Flow.of(self.job)
 
     @property
     def slots(self) -> int:
@@ -104,7 +104,7 @@ class Facts:
 
     def has_common_limit(self, lease: Lease) -> bool:
         """Return whether a limit applies to both the job and the lease."""
-        flow = Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
+        flow = Flow.of(lease)
         return any(limit.key == flow.key(limit.scope) for limit in self.limits)
 
 
@@ -142,8 +142,8 @@ def list_workers() -> tuple[list[Worker], list[Worker]]:
     """Return the workers that claim jobs, and those that only finish what they run; both with recent heartbeats."""
     last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
     workers = list(Worker.objects.filter(heartbeat_at__gt=last_lease).exclude(state=WorkerState.STOPPED))
-    claiming = [worker for worker in workers if worker.state == WorkerState.RUNNING and not worker.request]
-    return claiming, [worker for worker in workers if worker not in claiming]
+    claiming = [worker for worker in workers if worker.is_claiming]
+    return claiming, [worker for worker in workers if not worker.is_claiming]
 
 
 def can_run(worker: Worker, flow: Flow) -> bool:

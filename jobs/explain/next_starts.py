@@ -79,7 +79,7 @@ class _Simulation:
 
     def start(self, job: Job) -> bool:
         """Start a job in a free slot of a worker that runs it, if all of its limits allow it."""
-        flow = Flow(job.tenant, job.job_type, job.resource, job.addon_id)
+        flow = Flow.of(job)
         number = next((n for n, worker in enumerate(self._workers) if self._free[n] and can_run(worker, flow)), None)
         if number is None or self._is_blocked(flow):
             return False

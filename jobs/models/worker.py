@@ -64,6 +64,11 @@ class Worker(models.Model):
         return self.name
 
     @property
+    def is_claiming(self) -> bool:
+        """Whether it runs and was not requested to drain or stop."""
+        return self.state == WorkerState.RUNNING and not self.request
+
+    @property
     def identity(self) -> ProcessIdentity:
         return ProcessIdentity(self.name, self.host, self.boot_id, self.pid_namespace, self.pid, self.pid_started)
 

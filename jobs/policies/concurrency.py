@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from jobs.rates import Buckets
 
 NO_BUCKETS = Buckets()
-SCOPES = ("global", "job_type", "resource", "tenant", "addon")
+SCOPE_COLUMNS = {"job_type": "job_type", "resource": "resource", "tenant": "tenant", "addon": "addon_id"}
+SCOPES = ("global", *SCOPE_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -26,11 +27,14 @@ class Flow:
     resource: str
     addon_id: str
 
+    @classmethod
+    def of(cls, row: Any) -> Flow:
+        """Return the flow of a job, a lease, or another row with these columns."""
+        return cls(row.tenant, row.job_type, row.resource, row.addon_id)
+
     def key(self, scope: str) -> str:
         """Return the key of this flow within a scope."""
-        if scope == "global":
-            return ""
-        return self.addon_id if scope == "addon" else str(getattr(self, scope))
+        return "" if scope == "global" else str(getattr(self, SCOPE_COLUMNS[scope]))
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,11 @@ from django.db.models.functions import Coalesce, Greatest
 
 from jobs import db
 from jobs.conf import conf
-from jobs.models import Job, LimitScope, Worker, WorkerState
+from jobs.models import Job, LimitScope, Worker
+from jobs.policies.concurrency import SCOPE_COLUMNS
 from jobs.stats.cache import RateLimitedCache
 
 UNSERVED_TYPES_SHOWN = 5
-LIMIT_COLUMNS = {
-    str(LimitScope.JOB_TYPE): "job_type",
-    str(LimitScope.RESOURCE): "resource",
-    str(LimitScope.TENANT): "tenant",
-    str(LimitScope.ADDON): "addon_id",
-}
 
 
 @dataclass(frozen=True)
@@ -47,8 +42,8 @@ def is_online(worker: Worker, now: datetime) -> bool:
 
 
 def is_claiming(worker: Worker, now: datetime) -> bool:
-    """Return whether a worker claims jobs: it runs, sends heartbeats, and was not asked to stop."""
-    return is_online(worker, now) and worker.state == WorkerState.RUNNING and not worker.request
+    """Return whether a worker claims jobs and sends heartbeats."""
+    return is_online(worker, now) and worker.is_claiming
 
 
 def count_ready(workers: Iterable[Worker], paused: Collection[tuple[str, str]], now: datetime) -> ReadyJobs:
@@ -106,7 +101,7 @@ def _paused_by(paused: Collection[tuple[str, str]]) -> Q | None:
     if any(scope == LimitScope.GLOBAL for scope, _key in paused):
         return Q(pk__isnull=False)
     condition: Q | None = None
-    for scope, column in LIMIT_COLUMNS.items():
+    for scope, column in SCOPE_COLUMNS.items():
         if keys := sorted(key for paused_scope, key in paused if paused_scope == scope):
             part = Q(**{f"{column}__in": keys})
             condition = part if condition is None else condition | part

@@ -242,7 +242,6 @@ def test_a_manual_retry_counts_no_automatic_attempts(boss: Client) -> None:
 
 def test_a_row_says_that_no_slot_is_free(boss: Client) -> None:
     worker = WorkerFactory.create(serves={"types": ["tests.note"]}, slots=1)
-
     job_in(Status.RUNNING, job_type="tests.note", lease_owner=f"{worker.identity.process_key}#0")
     job_services.enqueue("tests.note", {"text": "a"})
     assert "no free slot: 1 of 1 busy" in page(boss)

@@ -120,7 +120,7 @@ def _raise_priorities(due: Sequence[Job], now: datetime) -> int:
 
 
 def _aged_priority(job: Job, now: datetime) -> int:
-    flow = Flow(job.tenant, job.job_type, job.resource, job.addon_id)
+    flow = Flow.of(job)
     waiting = Waiting(flow, job.base_priority, job.priority, _waited_sec(job, now))
     return min(max(int(conf.policy("FAIRNESS_POLICY").aged(waiting)), job.priority), 100)
 

@@ -20,7 +20,7 @@ from jobs.engine.slots import leases
 from jobs.engine.sql.candidates import Filter, ReadyJob, find_across_flows, find_in_window
 from jobs.engine.sql.claim import Claim
 from jobs.models import Job, JobEvent
-from jobs.policies.concurrency import NO_BUCKETS, Flow, Limit, count_free, seconds_to_start
+from jobs.policies.concurrency import NO_BUCKETS, SCOPE_COLUMNS, Flow, Limit, count_free, seconds_to_start
 from jobs.states import EventKind, Status
 
 MAX_CONSIDERED = 1000  # jobs that one round decides about
@@ -162,13 +162,10 @@ def exclude_limits(full: Sequence[Limit]) -> Filter:
     for limit in dict.fromkeys(full):
         if limit.scope == "global":
             clauses.append("1 = 0")
-        elif limit.scope in _COLUMN_OF_SCOPE:
-            clauses.append(f"{_COLUMN_OF_SCOPE[limit.scope]} <> %s")
+        elif limit.scope in SCOPE_COLUMNS:
+            clauses.append(f"{SCOPE_COLUMNS[limit.scope]} <> %s")
             params.append(limit.key)
     return Filter(" AND ".join(clauses), params)
-
-
-_COLUMN_OF_SCOPE = {"job_type": "job_type", "resource": "resource", "tenant": "tenant", "addon": "addon_id"}
 
 
 def _flow_of(job: Claim | Job) -> Flow:

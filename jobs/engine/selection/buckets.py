@@ -74,7 +74,7 @@ class BucketRound:
         if buckets.tokens is None:
             return buckets
         limit = Limit(row.scope, row.key, None)
-        used = sum(self._due[spend.id] - spend.taken for spend in self._spends if limit.names(_flow_of(spend)))
+        used = sum(self._due[spend.id] - spend.taken for spend in self._spends if limit.names(Flow.of(spend)))
         return replace(buckets, tokens=buckets.tokens.take(used))
 
     def _store(self, row: LimitRow, starts: Sequence[Start]) -> None:
@@ -104,10 +104,6 @@ def _count_due(spend: SpendRow) -> int:
     if spend.used is None:
         return spend.taken
     return max(spend.reserved, spend.used) if spend.active or spend.lost else spend.used
-
-
-def _flow_of(spend: SpendRow) -> Flow:
-    return Flow(spend.tenant, spend.job_type, spend.resource, spend.addon_id)
 
 
 def _start_spend(start: Start) -> TokenSpend:

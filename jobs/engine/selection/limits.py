@@ -11,7 +11,7 @@ from jobs import db
 from jobs.conf import UNLIMITED, LimitValues, conf
 from jobs.engine.selection.buckets import BucketRound, delete_spends
 from jobs.engine.slots import leases
-from jobs.engine.sql.limits import ActiveRow, count_active, read_limits
+from jobs.engine.sql.limits import count_active, read_limits
 from jobs.models import ConcurrencyLimit, LimitScope
 from jobs.policies.concurrency import NO_BUCKETS, Flow, InUse, Limit, Limits
 
@@ -93,12 +93,8 @@ def read_usage(*, lock: bool = True) -> LimitUsage:
         Limit(row.scope, row.key, row.max, bool(row.paused), buckets=NO_BUCKETS if buckets is None else buckets.of(row))
         for row in rows
     ]
-    running = [(_to_flow(row), row.active) for row in active if not row.waits]
-    return LimitUsage(limits, InUse(running), [_to_flow(row) for row in active if row.waits], buckets)
-
-
-def _to_flow(row: ActiveRow) -> Flow:
-    return Flow(row.tenant, row.job_type, row.resource, row.addon_id)
+    running = [(Flow.of(row), row.active) for row in active if not row.waits]
+    return LimitUsage(limits, InUse(running), [Flow.of(row) for row in active if row.waits], buckets)
 
 
 def _reserve_for_waiting(usage: LimitUsage) -> list[Limit]:

@@ -139,7 +139,7 @@ def _require_room_for_token(api_token: UUID) -> None:
 def _find_wait_reason(lease: Lease, *, lock: bool) -> WaitReason | None:
     """Return why a direct call waits. With `lock`, None is a grant: its tokens are taken."""
     usage = limits.read_usage(lock=lock)
-    flow = _flow_of(lease)
+    flow = Flow.of(lease)
     for limit in usage.limits:
         if limit.paused and limit.names(flow):
             return WaitReason(_("“%s” is paused.") % _format_limit(limit), is_permanent=True)
@@ -159,7 +159,7 @@ def _simulate_grants(queue: Sequence[Lease], usage: limits.LimitUsage) -> WaitRe
     waiting: list[Flow] = []
     reason: WaitReason | None = None
     for lease in queue:
-        flow = _flow_of(lease)
+        flow = Flow.of(lease)
         blocked = policy.blocked(flow, usage.limits, usage.in_use)
         reason = None
         if blocked is not None:
@@ -194,10 +194,6 @@ def _check_admission(lease: Lease, ahead: Sequence[Lease]) -> WaitReason | None:
 def _waiting_leases() -> Sequence[Lease]:
     waiting = leases.live_leases().filter(kind=LeaseKind.DIRECT, granted_at__isnull=True)
     return list(waiting.order_by("requested_at", "pk"))
-
-
-def _flow_of(lease: Lease) -> Flow:
-    return Flow(lease.tenant, lease.job_type, lease.resource, lease.addon_id)
 
 
 def _format_limit(limit: Limit) -> str:

@@ -144,5 +144,4 @@ def _find_across_flows_on_sqlite(
 
 def _to_ready_job(row: Sequence[Any]) -> ReadyJob:
     found = CandidateRow(*row)
-    flow = Flow(found.tenant, found.job_type, found.resource, found.addon_id)
-    return ReadyJob(to_uuid(found.id), flow, found.priority, found.token_limit, found.tokens_used)
+    return ReadyJob(to_uuid(found.id), Flow.of(found), found.priority, found.token_limit, found.tokens_used)
