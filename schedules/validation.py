@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -52,13 +52,6 @@ def parse_seconds(value: Any, field: fields.Field, minimum: int, maximum: int) -
     return int(number)
 
 
-def parse_choice(choices: Iterable[str], value: Any, field: fields.Field) -> str:
-    allowed = list(choices)
-    if not isinstance(value, str) or value not in allowed:
-        raise InvalidInput(field, _("must be one of %s") % ", ".join(allowed), "enum")
-    return value
-
-
 VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "name": fields.parse_identifier,
     "cron": parse_cron,
@@ -75,9 +68,9 @@ VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {
     "priority": job_spec.VALIDATORS["priority"],
     "target": job_spec.VALIDATORS["target"],
     "resource": job_spec.VALIDATORS["resource"],
-    "catch_up": partial(parse_choice, CatchUp.values),
+    "catch_up": partial(fields.parse_choice, choices=CatchUp.values),
     "catch_up_max": partial(fields.parse_integer, minimum=1, maximum=MAX_CATCH_UP),
-    "overlap": partial(parse_choice, Overlap.values),
+    "overlap": partial(fields.parse_choice, choices=Overlap.values),
     "misfire_grace_sec": partial(parse_seconds, minimum=0, maximum=YEAR_SEC),
     "jitter_sec": partial(parse_seconds, minimum=0, maximum=MAX_JITTER_SEC),
 }

@@ -9,6 +9,7 @@ its field is a list, and each value passes its validator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl
 from uuid import UUID
@@ -215,13 +216,7 @@ def each_validated_by(validator: Validator, schema: dict[str, Any]) -> tuple[Any
 
 def one_of(*choices: str) -> Callable[[Any, Any], str]:
     """Return a validator that accepts these values only."""
-
-    def validate(value: Any, field: Any) -> str:
-        if value not in choices:
-            raise InvalidInput(field, _("must be one of %s") % ", ".join(choices), "enum")
-        return str(value)
-
-    return validate
+    return partial(validation.parse_choice, choices=choices)
 
 
 def integer_between(minimum: int, maximum: int) -> Callable[[Any, Any], int]:

@@ -74,9 +74,8 @@ class Selection:
             condition &= Q(target=fields.parse_target(options["target"], "--target"))
         for tag in options.get("tag") or ():
             condition &= has_tag(fields.parse_text(tag, "--tag", max_length=fields.TAG_LENGTH))
-        statuses = {name.upper() for name in base.parse_names(options.get("status"), "--status")}
-        if statuses - set(Status):
-            raise InvalidInput("--status", _("must be one of %s") % ", ".join(Status))
+        names = base.parse_names(options.get("status"), "--status")
+        statuses = (fields.parse_choice(name.upper(), "--status", tuple(Status)) for name in names)
         return cls(
             condition=condition,
             statuses=frozenset(map(Status, statuses)),

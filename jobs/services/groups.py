@@ -76,7 +76,7 @@ def create(
     new = JobGroup(
         tenant=fields.parse_tenant(tenant),
         name=fields.parse_text(name, "name", max_length=200, allow_empty=True) if name else "",
-        mode=_parse_choice(GroupMode.values, mode, "mode"),
+        mode=fields.parse_choice(mode, "mode", GroupMode.values),
     )
     if not isinstance(members, list | tuple):
         raise InvalidInput("jobs", _("must be a list"), "list_type")
@@ -232,15 +232,8 @@ def _parse_on_failure(group: JobGroup, value: Any) -> str:
     """Return the rule of a new group. One that has no effect in its mode is refused."""
     if value is None:
         return FailureMode.STOP if group.uses_on_failure else FailureMode.CONTINUE
-    choice = _parse_choice(FailureMode.values, value, "on_failure")
+    choice = fields.parse_choice(value, "on_failure", FailureMode.values)
     if not group.uses_on_failure and choice != FailureMode.CONTINUE:
         message = _("“%s” has no effect in a parallel group without a final job: no member waits for another")
         raise InvalidInput("on_failure", message % choice, "no_effect")
-    return choice
-
-
-def _parse_choice(choices: Sequence[str], value: Any, field: str) -> str:
-    choice = fields.parse_text(value, field)
-    if choice not in choices:
-        raise InvalidInput(field, _("must be one of %s") % ", ".join(choices), "enum")
     return choice

@@ -132,8 +132,8 @@ class SpecBuilder:
         if template is not None:
             placement |= {"template_id": template.pk}
         placement |= _pop_unique_fields(merged, self._handler.options)
-        policies = (self._handler.options.retry_policy, preset.get("retry_policy"), self._fields.get("retry_policy"))
-        if policy := _merge_policies(*policies):
+        own_policy = self._handler.options.retry_policy or {}  # the submission takes precedence, name by name
+        if policy := {**own_policy, **preset.get("retry_policy", {}), **self._fields.get("retry_policy", {})}:
             merged["retry_policy"] = policy
         default = _default_spec(self._handler, conf.TOKEN_LIMIT, conf.RETRY_MAX_RETRIES)
         if context := capture_context(self._handler):
@@ -287,11 +287,6 @@ def _pop_unique_fields(fields: dict[str, Any], options: HandlerOptions) -> dict[
     until = given.get("unique_until", options.unique_until) or UniqueUntil.START.value
     on_conflict = given.get("on_conflict", options.on_conflict) or OnConflict.RETURN.value
     return {"unique_key": key, "unique_until": until, "on_conflict": on_conflict}
-
-
-def _merge_policies(*policies: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return one retry policy; later ones take precedence, name by name."""
-    return {name: value for policy in policies for name, value in (policy or {}).items()}
 
 
 def _apply_fields(spec: JobSpec, fields: Mapping[str, Any], placement: Mapping[str, Any]) -> JobSpec:

@@ -73,12 +73,11 @@ def submit(item: Mapping[str, Any], *, actor: Actor = PYTHON, reason: str = "") 
 
 
 def submit_spec(spec: JobSpec, *, actor: Actor, reason: str = "", event_data: EventData | None = None) -> SubmitResult:
-    """Submit one job whose fields are validated. `event_data` is that of its SUBMITTED event, by job id."""
-    return _insert_or_find(spec, actor, validation.parse_reason(reason), event_data)
+    """Submit one job whose fields are validated, or return the one that has its idempotency key or its unique key.
 
-
-def _insert_or_find(spec: JobSpec, actor: Actor, reason: str, event_data: EventData | None = None) -> SubmitResult:
-    """Insert a job, or return the one that has its idempotency key or, after that, its unique key."""
+    `event_data` is that of its SUBMITTED event, by job id.
+    """
+    reason = validation.parse_reason(reason)
     for _attempt in range(KEY_ATTEMPTS):
         with db.atomic() if spec.unique_key is not None else nullcontext():
             inserted = insert_job(spec, actor=actor, reason=reason, event_data=event_data)
@@ -237,7 +236,7 @@ def _submit_specs(specs: list[JobSpec], actor: Actor, reason: str) -> list[UUID]
             existing = _existing_ids(rejected)
             unique_specs = [spec for spec in rejected if spec.id not in existing]
             for spec in sorted(unique_specs, key=lambda spec: (spec.tenant, spec.unique_key)):  # as they are inserted
-                existing[spec.id] = _insert_or_find(spec, actor, reason).job.pk
+                existing[spec.id] = submit_spec(spec, actor=actor, reason=reason).job.pk
             return [existing.get(spec.id, spec.id) for spec in specs]
     return [spec.id for spec in specs]
 

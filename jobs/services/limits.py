@@ -175,8 +175,7 @@ def get_state(scope: str, key: str = "") -> LimitState:
 
 def parse_scope_and_key(scope: Any, key: Any) -> tuple[str, str]:
     """Validate scope and key; the global limit has no key, all others have one."""
-    if scope not in LimitScope.values:
-        raise InvalidInput("scope", _("must be one of %s") % ", ".join(LimitScope.values), "enum")
+    scope = validation.parse_choice(scope, "scope", LimitScope.values)
     if scope == LimitScope.GLOBAL:
         if key:
             raise InvalidInput("key", _("the global limit has no key"))

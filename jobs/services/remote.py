@@ -149,9 +149,7 @@ def complete(job_id: UUID, api_token: UUID, body: Mapping[str, Any]) -> None:
             allowed = allowed_actions(job_services.get_facts(job))
             raise WrongState(f"Job {job_id} was not started.", status=job.status, allowed=allowed) from None
         raise
-    state = body.get("state")
-    if state not in FINAL_STATES:
-        raise InvalidInput("state", _("must be one of %s") % ", ".join(FINAL_STATES), "enum")
+    state = validation.parse_choice(body.get("state"), "state", FINAL_STATES)
     leases.complete_job(start, _parse_outcome(state, body), stop_mode=STOP_MODES.get(state))
 
 

@@ -85,7 +85,10 @@ def list_active_jobs() -> list[ActiveJobs]:
     active = Job.objects.active().order_by().values_list(*FLOW_COLUMNS, "lease_owner").annotate(Count("pk"), expected)
     calls = direct.order_by().values_list(*FLOW_COLUMNS, "owner").annotate(Count("pk"), expected=unknown)
     rows = active.union(calls, all=True).order_by()
-    return [ActiveJobs(Flow(*row[:4]), (row[4] or "").rpartition("#")[0], *row[5:]) for row in rows]
+    return [
+        ActiveJobs(Flow(*flow), (owner or "").rpartition("#")[0], jobs, expected)
+        for *flow, owner, jobs, expected in rows
+    ]
 
 
 def count_in_use() -> InUse:
@@ -121,13 +124,18 @@ def count_workers(tenant: str | None = None) -> WorkerCounts:
     """
     last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
     state = Case(When(heartbeat_at__gt=last_lease, then=F("state")), default=Value(SILENT))
-    columns = ("now", "slots", "busy", "stuck", "serves__tenant")
-    online = online_workers().order_by().annotate(now=state).values_list(*columns)
-    rows = [row for row in online if tenant is None or row[4] in (None, tenant)]
+    columns = ("state_now", "slots", "busy", "stuck", "serves__tenant")
+    online = online_workers().order_by().annotate(state_now=state)
+    rows = [
+        row
+        for row in online.values_list(*columns, named=True)
+        if tenant is None or row.serves__tenant in (None, tenant)
+    ]
     names = [*map(str, (WorkerState.RUNNING, WorkerState.QUIET, WorkerState.STOPPING)), SILENT]
-    states = Counter(row[0] for row in rows)
-    slots, busy, stuck = (sum(row[column] for row in rows if row[0] != SILENT) for column in (1, 2, 3))
-    return WorkerCounts(dict.fromkeys(names, 0) | states, slots, busy, stuck)
+    states = Counter(row.state_now for row in rows)
+    beating = [row for row in rows if row.state_now != SILENT]
+    sums = {name: sum(getattr(row, name) for row in beating) for name in ("slots", "busy", "stuck")}
+    return WorkerCounts(dict.fromkeys(names, 0) | states, **sums)
 
 
 def has_sample_history() -> bool:

@@ -272,10 +272,9 @@ def parse_unique_key(value: Any, field: Field = "unique_key") -> str:
 
 
 def parse_choice(value: Any, field: Field, choices: Sequence[str]) -> str:
-    choice = parse_text(value, field)
-    if choice not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise InvalidInput(field, _("must be one of %s") % ", ".join(choices), "enum")
-    return choice
+    return str.__str__(value)
 
 
 UNIQUE_VALIDATORS: dict[str, Callable[[Any, Any], Any]] = {

@@ -72,9 +72,8 @@ class Command(base.CliCommand):
         tenant = None if options["tenant"] is None else validation.parse_tenant(options["tenant"], "--tenant")
         selected = groups.filter_by_tenant(tenant)
         if options["status"] is not None:
-            if options["status"] not in GroupStatus.values:
-                raise InvalidInput("--status", _("must be one of %s") % ", ".join(GroupStatus.values), "enum")
-            selected = selected.filter(status=options["status"])
+            status = validation.parse_choice(options["status"], "--status", GroupStatus.values)
+            selected = selected.filter(status=status)
         rows = list(selected[: base.parse_limit(options)])
         progress = groups.count_progress([row.pk for row in rows])
         if options["json"]:
