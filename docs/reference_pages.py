@@ -30,7 +30,7 @@ WORDS = {
     "LEASE_SEC": "How long a job stays its worker's without a heartbeat.",
     "GRACE_SEC": "How long after the end of a lease others wait before they take the job for lost.",
     "RECOVERY_SEC": "How often workers look for lost jobs. As HEARTBEAT_SEC, unless set.",
-    "SHUTDOWN_GRACE_SEC": "How long a worker that was told to end waits for its handlers before it asks them to stop.",
+    "SHUTDOWN_GRACE_SEC": "How long a worker that was requested to stop waits for its handlers before it stops them.",
     "POLL_SEC": "How often idle workers look for jobs on SQLite and without notifications; ten times as long where PostgreSQL notifies them.",
     "CANCEL_TIMEOUT_SEC": "After so long a handler that ignores a stop is ended, if it runs in a process (`worker --executor process`); one in a thread cannot be ended, and the worker warns of that at its start. None: never.",
     "DISPATCH_TIMEOUT_SEC": "How long an offered job is reserved for a remote worker.",

@@ -212,7 +212,7 @@ class JobSkipped(NotCompleted):
 
 
 class JobEndedCancelled(NotCompleted):
-    """The job was CANCELLED. `JobCancelled` is what a handler gets that has to stop."""
+    """The job was CANCELLED. `JobCancelled` is raised in handlers that must stop."""
 
     code = "job_ended_cancelled"
 

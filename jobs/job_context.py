@@ -1,4 +1,4 @@
-"""The context of a job: what the submitting code knows and the handler needs, such as a site or a request id."""
+"""The context of a job: facts of the submitting code that the handler needs, such as a site or a request id."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def name_worker(name: str) -> None:
 
 @dataclass(frozen=True)
 class WorkerLog:
-    """How a worker writes its log. The processes of its handlers write theirs in the same way."""
+    """The style and the level of a worker's log; the processes of its handlers have the same."""
 
     style: str
     level: int

@@ -163,7 +163,7 @@ class EndListener:
         return True
 
     def wait(self, seconds: float, commit_poll_sec: float) -> set[UUID] | None:
-        """Wait for so many seconds, a wake-up or news. Return the ids of ended jobs; None if any may have ended."""
+        """Wait for so many seconds or until a wake-up. Return the ids of ended jobs; None if any may have ended."""
         if self.is_listening:
             return self._receive() or self._wait_for_notification(seconds)
         until = time.monotonic() + seconds

@@ -60,7 +60,7 @@ class UniqueUntil(StrEnum):
 
 
 class OnConflict(StrEnum):
-    """What a submission does if a job has its unique key: return that job, or replace its params and start time."""
+    """The effect of a submission whose unique key a job has: return that job, or replace its params and start time."""
 
     RETURN = "return"
     REPLACE = "replace"

@@ -48,18 +48,18 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 
 class Readiness:
-    """What readyz reports, looked up at most once a second: callers are not authenticated."""
+    """A result of readyz, computed at most once a second: callers are not authenticated."""
 
-    def __init__(self, look: Callable[[], str | None]) -> None:
-        self._look = look
+    def __init__(self, compute: Callable[[], str | None]) -> None:
+        self._compute = compute
         self._missing: str | None = None
         self._expires_at = -math.inf
         self._lock = Lock()
 
     def find_missing(self) -> str | None:
-        with self._lock:  # requests that arrive meanwhile wait for one look
+        with self._lock:  # requests that arrive meanwhile wait for the result
             if monotonic() >= self._expires_at:
-                self._missing = self._look()
+                self._missing = self._compute()
                 self._expires_at = monotonic() + READINESS_SEC
             return self._missing
 

@@ -22,7 +22,7 @@ admin.site.unregister([model for model in admin.site._registry if model._meta.ap
 
 
 def open_console(request: HttpRequest) -> HttpResponse:
-    """Lead to the overview; a user who may not see it gets the admin's index or its log-in page."""
+    """Redirect to the overview; a user who may not see it gets the admin's index or its log-in page."""
     if admin.site.has_permission(request) and request.user.has_perm("jobscheduler_jobs.view_job"):
         return HttpResponseRedirect(reverse("admin:jobscheduler_jobs_overview"))
     return admin.site.admin_view(admin.site.index)(request)

@@ -40,7 +40,7 @@ GONE_REASON = "its declaration is gone from the code"
 
 @dataclass(frozen=True)
 class Declaration:
-    """One schedule that a handler declares. `suffix` tells it from the handler's other schedules."""
+    """One schedule that a handler declares. `suffix` distinguishes it from the handler's other ones."""
 
     handler: Handler[..., Any]
     cron: str

@@ -56,7 +56,7 @@ def plan_fires(schedule: Schedule, now: datetime) -> FirePlan:
 
 
 def build_event_data(schedule: Schedule) -> dict[str, Any]:
-    """Return the data of the SUBMITTED event of its jobs: it tells which schedule it was when that is gone."""
+    """Return the data of the SUBMITTED event of its jobs: it names the schedule, also after its deletion."""
     return {"schedule": {"id": str(schedule.pk), "name": schedule.name}}
 
 

@@ -23,52 +23,52 @@ from jobs.conf import conf
 from jobs.validation.json import LIST_BYTES
 
 RETRY_AFTER_SEC = 1.0
-LONGEST_REST_SEC = 5.0
+MAX_DELAY_SEC = 5.0
 
 
-class Caller:
-    """A token or user with large requests in this process."""
+class LargeRequests:
+    """The large requests of one token or user in this process."""
 
-    requests = 0  # in progress
-    rests_until = 0.0  # on the monotonic clock
+    in_progress = 0
+    next_start_at = 0.0  # on the monotonic clock
 
 
-_callers: dict[Actor, Caller] = {}
+_requests_of: dict[Actor, LargeRequests] = {}
 _lock = Lock()
 
 
 @contextmanager
 def large_request(principal: Principal) -> Iterator[None]:
-    """Count a large request while it is in progress; raise TooManyRequests past API_LARGE_REQUESTS of its caller.
+    """Count a large request while it is in progress; raise TooManyRequests past API_LARGE_REQUESTS of its token.
 
-    On SQLite the caller's next one begins only after a rest as long as this one took.
+    On SQLite the next one of the token begins after a delay as long as this one took.
     """
     with _lock:
-        caller = _require_turn(principal.actor)
-        caller.requests += 1
+        requests = _require_capacity(principal.actor)
+        requests.in_progress += 1
     try:
-        time.sleep(max(caller.rests_until - time.monotonic(), 0.0))
+        time.sleep(max(requests.next_start_at - time.monotonic(), 0.0))
         began_at = time.monotonic()
         yield
         if db.is_sqlite():
             now = time.monotonic()
-            caller.rests_until = now + min(now - began_at, LONGEST_REST_SEC)
+            requests.next_start_at = now + min(now - began_at, MAX_DELAY_SEC)
     finally:
         with _lock:
-            caller.requests -= 1
+            requests.in_progress -= 1
 
 
-def _require_turn(actor: Actor) -> Caller:
-    """Return the caller. Raise TooManyRequests if it has API_LARGE_REQUESTS in progress."""
+def _require_capacity(actor: Actor) -> LargeRequests:
+    """Return the large requests of a token or user. Raise TooManyRequests if API_LARGE_REQUESTS are in progress."""
     now = time.monotonic()
-    for idle in [key for key, caller in _callers.items() if not caller.requests and caller.rests_until < now]:
-        del _callers[idle]
-    caller = _callers.setdefault(actor, Caller())
+    for idle in [key for key, other in _requests_of.items() if not other.in_progress and other.next_start_at < now]:
+        del _requests_of[idle]
+    requests = _requests_of.setdefault(actor, LargeRequests())
     limit = conf.API_LARGE_REQUESTS
-    if limit is not None and caller.requests >= limit:
+    if limit is not None and requests.in_progress >= limit:
         detail = _("This token has %d large requests in progress, its limit. Repeat this one when they have ended.")
         raise TooManyRequests(RETRY_AFTER_SEC, detail % limit)
-    return caller
+    return requests
 
 
 class BulkJsonBodyModel(JsonBodyModel):
@@ -77,9 +77,9 @@ class BulkJsonBodyModel(JsonBodyModel):
 
     @classmethod
     def get_request_data(cls, request: Any, api: Any, path_params: Any) -> dict[str, Any]:
-        """Refuse another large request of a busy caller before its body is read."""
+        """Refuse a request past API_LARGE_REQUESTS before its body is read."""
         with _lock:
-            _require_turn(request.auth.actor)
+            _require_capacity(request.auth.actor)
         return super().get_request_data(request, api, path_params)
 
 

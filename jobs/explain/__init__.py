@@ -92,7 +92,7 @@ def find_first_reasons(jobs: Sequence[Job]) -> dict[UUID, Reason]:
 
 
 class Handlers:
-    """Tell for many jobs whether a running worker handles them, with the workers read once."""
+    """Checks for many jobs whether a running worker handles them, with the workers read once."""
 
     def __init__(self) -> None:
         self._workers, _draining = list_workers()

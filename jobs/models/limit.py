@@ -73,7 +73,7 @@ class ConcurrencyLimit(models.Model):
 
     @property
     def values(self) -> LimitValues:
-        """Return what settings and operators set."""
+        """The values that settings and operators set."""
         return LimitValues(self.max, self.rate, self.token_rate, self.burst)
 
 

@@ -1,6 +1,6 @@
 """Worker processes, as the console shows them, and addons that poll for remote jobs.
 
-Recovery does not read these tables: it reads leases. The rows of workers give out names: one name, one live worker.
+Recovery does not read these tables: it reads leases. The unique index of names lets one live worker have a name.
 """
 
 from __future__ import annotations

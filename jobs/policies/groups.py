@@ -1,4 +1,4 @@
-"""Decide what happens to the rest of a group, which waits, when one of its members fails or is cancelled."""
+"""Decide about the waiting rest of a group when one of its members fails or is cancelled."""
 
 from __future__ import annotations
 

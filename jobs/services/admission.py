@@ -1,12 +1,10 @@
-"""The state of admission: what the machine allows, and how much of it is in use."""
+"""The state of admission: the capacity of the machine, and how much of it is in use."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from jobs import db
-from jobs.conf import conf
 from jobs.engine import selection
 from jobs.engine.selection import admission
 from jobs.engine.sql.limits import read_costs
@@ -22,10 +20,7 @@ class AdmissionState:
     """The last measurement of the machine, and the cost units of all that is active or reserved."""
 
     state: str
-    since: datetime | None
-    measured_at: datetime | None
     capacity: int  # cost units that may run at this load
-    capacity_max: int
     cost_in_use: int
 
 
@@ -36,6 +31,4 @@ def get_state() -> AdmissionState | None:
     row = SystemSnapshot.objects.filter(pk=SystemSnapshot.SINGLETON_ID).first() or SystemSnapshot()
     load = admission.build_snapshot(row, row.state, 0.0)
     cost_in_use = sum(int(cost.cost_units) for cost in read_costs(db.connection()) if not cost.expired)
-    return AdmissionState(
-        row.state, row.state_since, row.taken_at, available_capacity(load), conf.ADMISSION.capacity_max, cost_in_use
-    )
+    return AdmissionState(row.state, available_capacity(load), cost_in_use)

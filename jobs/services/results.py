@@ -1,4 +1,4 @@
-"""What became of a job: read it, or wait for it. Retries are followed to the chain's latest attempt.
+"""The result of a job: read it, or wait for it. Retries are followed to the chain's latest attempt.
 
 `wait` and `await_result` return what the handler returned, and raise JobFailed, JobSkipped or JobEndedCancelled if it
 did not complete. All calls of a process wait on one connection (`jobs.engine.waiters`).
@@ -60,7 +60,7 @@ class Result:
 
     @property
     def value(self) -> Any:
-        """What the handler returned; None unless the job is COMPLETED."""
+        """The return value of the handler; None unless the job is COMPLETED."""
         run = getattr(self.job, "run", None)
         return run.artifacts.get("result") if run is not None and self.status == Status.COMPLETED else None
 
@@ -76,7 +76,7 @@ class Result:
 
 
 def result(job_id: JobId) -> Result:
-    """Return what became of a job so far, or raise NotFound. It does not wait."""
+    """Return the job as it is now, or raise NotFound. It does not wait."""
     parsed_id = validation.parse_id(job_id)
     job = read_latest_attempt(parsed_id)
     if job is None:
@@ -117,7 +117,7 @@ def follow(job_id: JobId, show: Callable[[], object]) -> Result:
 
 
 async def aresult(job_id: JobId) -> Result:
-    """Return what became of a job so far, as `result` does."""
+    """Return the job as it is now, as `result` does."""
     return await sync_to_async(result)(job_id)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import takewhile
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -159,11 +158,6 @@ def draw_legend() -> SafeString:
 
 def _bar(shape: BarShape, x: int, title: Any) -> tuple[Any, ...]:
     return (shape.kind, x, CHART_HEIGHT - shape.height - shape.raised, BAR_WIDTH, shape.height, title)
-
-
-def count_latest_skips(fires: Sequence[FireOutcome]) -> int:
-    """Return how many of the latest fires in a row were skipped."""
-    return len(list(takewhile(lambda fire: fire.status == Status.SKIPPED, reversed(fires))))
 
 
 def next_fires(admin: ModelAdmin, request: HttpRequest) -> SafeString | None:

@@ -80,7 +80,7 @@ def test_a_qcluster_fires_schedules_and_recovers_orphans_and_stopping_it_loses_n
             lambda: Job.objects.filter(pk=lost.pk, status=Status.FAILED).exists(), STORY_SEC, lambda: log.read_text()
         )
     lost.refresh_from_db()
-    assert (lost.status_reason, lost.retried_by.status) == ("lease expired", Status.QUEUED)
+    assert (lost.status_reason, lost.retried_by.status) == ("Scheduler crash recovery", Status.QUEUED)
     require_a_job_per_fire()
     assert not Task.objects.exists()  # it keeps no record of ticks
 

@@ -109,7 +109,7 @@ def was_sent_by_handler(last: Job) -> bool:
 def _restore_task(first: Job) -> Task[..., Any]:
     """Return the task as it was enqueued, without validation: queues may have been renamed since.
 
-    Of a job that was submitted by its type, and not by a task, the row says what a task would have said.
+    The options of a job that was submitted by its type, and not by a task, are those of its row.
     """
     if first.job_type != handlers.GENERIC_JOB_TYPE:
         declared = handlers.get_task(first.job_type)

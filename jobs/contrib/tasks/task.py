@@ -57,13 +57,13 @@ CALL_FIELDS = (*STANDARD_OPTIONS[:3], "run_after", *JOB_FIELDS)  # what `using` 
 
 
 def dump_call_fields(task: Task[..., Any]) -> dict[str, Any]:
-    """Return as JSON what the task says of its call, so that its result can return an equal task."""
+    """Return the options of the task's call as JSON, so that its result can return an equal task."""
     given = {name: value for name in CALL_FIELDS if (value := getattr(task, name, None)) is not None}
     return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
 
 
 def load_call_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `dump_call_fields` was given, and None for what the task did not say."""
+    """Return the options that `dump_call_fields` was given; None for those that the task did not have."""
     call_fields: dict[str, Any] = {name: stored.get(name) for name in CALL_FIELDS}
     for name in ("run_after", "deadline_at"):
         if isinstance(call_fields[name], str):

@@ -72,7 +72,7 @@ class Command(base.CliCommand):
 
 
 def _parse_values(scope: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the limit and its new values; what is not given stays."""
+    """Return the limit and its new values; fields that are not given stay."""
     key_count = 0 if scope == LimitScope.GLOBAL else 1
     keys, numbers = options["arguments"][:key_count], options["arguments"][key_count:]
     rates = {name: options[name] for name in ("rate", "token_rate", "burst") if options[name] is not None}
