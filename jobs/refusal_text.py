@@ -14,7 +14,7 @@ def describe_refusal(refusal: Refusal) -> str:
         case RefusalReason.SUPERSEDED | RefusalReason.LIVE_TAIL:
             return describe_later_attempt(refusal.status)
         case RefusalReason.WAITS_IN_GROUP:
-            return _("another job of its group goes first")
+            return _("an earlier job of its group has not finished")
         case RefusalReason.CANCEL_REQUESTED:
             return _("cancel already requested")
         case RefusalReason.RESOLVED:

@@ -113,6 +113,7 @@ TIMEOUT_REASON, TOKEN_LIMIT_REASON = "timeout", "token limit exceeded"
 SNOOZE_LIMIT_REASON = "snoozed too often"
 REJECTED_RESULT_REASON = "the database rejected its result"
 DEADLINE_PASSED_REASON = "deadline passed"
+OVERLAP_REASON = "the previous run is still"  # begins the reason of a run that its schedule skipped
 PREDECESSOR_REASONS = {Status.FAILED: "predecessor failed", Status.CANCELLED: "predecessor cancelled"}
 
 

@@ -13,7 +13,7 @@ from jobs import serializers
 from jobs.models import Job
 from jobs.services import job_spec
 from jobs.services.job_spec import JobSpec
-from jobs.states import TERMINAL
+from jobs.states import OVERLAP_REASON, TERMINAL
 from schedules.models import Overlap, Schedule
 from schedules.triggers import choose_due_times
 
@@ -72,7 +72,7 @@ def skip_overlaps(plans: Sequence[FirePlan]) -> None:
             if live is None:
                 live = Job(id=fire.spec.id, status=fire.spec.status)
             else:
-                fire.skip = f"the previous run is still {str(live.status).lower()}: job {live.pk}"
+                fire.skip = f"{OVERLAP_REASON} {str(live.status).lower()}: job {live.pk}"
                 fire.note = fire.note or fire.skip
 
 

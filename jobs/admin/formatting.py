@@ -15,9 +15,11 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext, pgettext_lazy
+from django.utils.translation import ngettext, pgettext, pgettext_lazy
 
 from jobs.admin.base import CappedInt
+from jobs.explain.reasons import Reason
+from jobs.models import Gate
 from jobs.models.job import STATUS_LABELS, Job
 from jobs.models.run import JobEvent, describe_actor
 from jobs.redaction import redact
@@ -36,6 +38,7 @@ PRIORITY_LABELS = {
     PRIORITIES["HIGH"]: pgettext_lazy("priority", "High"),
     PRIORITIES["URGENT"]: pgettext_lazy("priority", "Urgent"),
 }
+BLOCKED = {"target_blocked", "target_paused", "scope_paused"}  # reasons that a person has to remove
 ICONS = {  # beside the label, for readers who do not see the colour; every font has them
     Status.PENDING: "◌",
     Status.QUEUED: "○",
@@ -150,6 +153,21 @@ def status_badge(status: str, detail: str = "") -> SafeString:
     """Return the badge of a job's status; `detail` is a short text such as "2/4"."""
     known = Status(status)
     return badge(known.lower(), str(STATUS_LABELS[known]), ICONS[known], detail)
+
+
+def state_badge(job: Job, wait: Reason | None) -> SafeString:
+    """Return the badge of a job's status; of a waiting job, what it waits for: `wait` is its first reason."""
+    if job.status == Status.QUEUED and job.gate == Gate.TIME:
+        return badge("queued", pgettext("state of a job", "Scheduled"), "◷")
+    if job.status == Status.PENDING and job.hold:
+        return badge("pending", pgettext("state of a job", "Held"), "‖")
+    if job.status == Status.QUEUED and wait is not None and wait.code == "no_worker":
+        return badge("warn", pgettext("state of a job", "No worker"), "!")
+    if job.status == Status.QUEUED and wait is not None and wait.code in BLOCKED:
+        return badge("warn", pgettext("state of a job", "Blocked"), "⊗")
+    if job.status == Status.QUEUED:
+        return badge("queued", pgettext("state of a job", "Waiting"), ICONS[Status.QUEUED])
+    return status_badge(job.status)
 
 
 def badge(kind: str, label: str, icon: str, detail: str = "") -> SafeString:

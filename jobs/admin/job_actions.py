@@ -184,7 +184,7 @@ class ActionReport:
         if unlisted:
             parts.append(ngettext("%d more skipped", "%d more skipped", unlisted) % unlisted)
         if self.left:
-            parts.append(_("%s not looked at: narrow the list to reach them") % self.left)
+            parts.append(_("%s not processed: add a filter to reach them") % self.left)
         return ", ".join(parts) + "."
 
 

@@ -33,6 +33,7 @@ from jobs.admin.formatting import (
     format_reason,
     format_relative_time,
     isolate_text,
+    state_badge,
     status_badge,
     truncate_text,
 )
@@ -126,7 +127,7 @@ def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str
         "zone": f"{timezone.localtime(now):%Z}",
         "back": describe_list(admin, get_list_filters(request)),
         "can_view_payload": payload,
-        "badge": status_badge(job.status),
+        "badge": state_badge(job, next(iter(explanation.reasons), None) if explanation else None),
         "attempt": format_attempt(job),
         "priority": describe_priority(job.priority),
         "target_link": link(admin.admin_site, Target, job.lane_id, first_line(job.target or "", 200)),
@@ -421,6 +422,7 @@ def load_retry_chain(admin: ActionAdmin, job: Job, now: datetime) -> list[dict[s
     for attempt in attempts.order_by("attempt", "pk"):
         run: JobRun | None = getattr(attempt, "run", None)
         ran = format_duration((run.finished_at or now) - run.started_at) if run else ""
-        name, reason = link(admin.admin_site, Job, attempt.pk), first_line(attempt.status_reason, 200)
+        name = link(admin.admin_site, Job, attempt.pk, short_id(attempt.pk))
+        reason = first_line(attempt.status_reason, 200)
         rows.append({"job": attempt, "link": name, "ran": ran, "reason": reason, "is_this": attempt.pk == job.pk})
     return rows

@@ -199,7 +199,14 @@ def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **sou
     return HttpResponseRedirect(keep_list_filters(request, change_url(admin.admin_site, Job, job.pk)))
 
 
-@screen("clone", _("Clone"), permission=f"{APP}.add_job", route="<uuid:job_id>/clone/", methods=("POST",), listed=False)
+@screen(
+    "clone",
+    pgettext_lazy("verb", "Duplicate"),
+    permission=f"{APP}.add_job",
+    route="<uuid:job_id>/clone/",
+    methods=("POST",),
+    listed=False,
+)
 def clone_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
     """Submit the same work as a new job: not a retry, in no group, due now.
 
@@ -211,13 +218,13 @@ def clone_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResp
     site, actor = admin.admin_site, actors.make_user_actor(request.user)
     fields: Any = {name: getattr(job, name) for name in CLONED_FIELDS}
     fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
-    fields["reason"] = request.POST.get("reason", "").strip() or f"clone of {job.pk}"
+    fields["reason"] = request.POST.get("reason", "").strip() or f"duplicate of {job.pk}"
     try:
         clone = job_services.enqueue(job.job_type, job.params, actor=actor, **fields)
     except JobSchedulerError as error:
-        messages.error(request, _now("It could not be submitted again: %s") % error)
+        messages.error(request, _now("The duplicate was not submitted: %s") % error)
         return HttpResponseRedirect(keep_list_filters(request, change_url(site, Job, job.pk)))
-    log_history(request, [clone], f"clone of {job.pk}", ADDITION)
+    log_history(request, [clone], f"duplicate of {job.pk}", ADDITION)
     message = format_html(
         "{} {} {}", _now("Duplicate of"), link(site, Job, job.pk, short_id(job.pk)) or "", _now("submitted.")
     )

@@ -30,7 +30,9 @@ VALIDATORS = {**templates.VALIDATORS, "tenant": fields.parse_tenant}
 
 class JobTemplateForm(forms.ModelForm):
     job_type = forms.ChoiceField(label=_("Job type"))
-    params = JsonField(label=_("Params"), required=False, help_text=_("Defaults; what a submission says wins."))
+    params = JsonField(
+        label=_("Params"), required=False, help_text=_("Defaults; values of a submission take precedence.")
+    )
     overridable = JsonField(
         label=_("Overridable params"),
         required=False,
@@ -99,9 +101,9 @@ class JobTemplateAdmin(ServiceBackedAdmin):
         if obj is not None and not can_view_payload(request):
             params = ()  # editing params requires the permission to view them
         return [
-            (_("What"), {"fields": ("tenant", "name", "job_type", *params, "overridable")}),
-            (_("When"), {"fields": ("priority", "target", "max_runtime_sec", "retry_policy")}),
-            (_("How much"), {"fields": ("resource", "cost_units", "token_limit", "tags")}),
+            (_("Job"), {"fields": ("tenant", "name", "job_type", *params, "overridable")}),
+            (_("Order and retries"), {"fields": ("priority", "target", "max_runtime_sec", "retry_policy")}),
+            (_("Resources"), {"fields": ("resource", "cost_units", "token_limit", "tags")}),
         ]
 
     def save_model(self, request: HttpRequest, obj: JobTemplate, form: Any, change: bool) -> None:

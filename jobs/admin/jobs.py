@@ -47,8 +47,6 @@ from jobs.admin.filters import (
     order_by_end,
 )
 from jobs.admin.formatting import (
-    ICONS,
-    badge,
     first_line,
     format_attempt,
     format_count,
@@ -57,7 +55,7 @@ from jobs.admin.formatting import (
     format_relative_time,
     isolate_text,
     json_block,
-    status_badge,
+    state_badge,
     truncate_text,
 )
 from jobs.admin.job_actions import FILTERS, JobActionAdmin
@@ -67,12 +65,10 @@ from jobs.admin.screens import screen
 from jobs.conf import conf
 from jobs.models import ConcurrencyLimit, Gate, Job, JobEvent, Target
 from jobs.payload_visibility import hide_in_job
-from jobs.states import ACTIVE, CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, TERMINAL, Status
+from jobs.states import ACTIVE, CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, OVERLAP_REASON, TERMINAL, Status
 from jobs.stats.cache import RateLimitedCache
 from jobs.time_text import format_exact
 
-BLOCKED = {"target_blocked", "target_paused", "scope_paused"}  # reasons that a person has to remove
-OVERLAP = "overlap: "  # begins the reason of a run that was skipped because the previous one was unfinished
 PAUSED_SHOWN = 3
 INTERNAL_FIELDS = ("gate", "holds_lane", "position", "fence")  # for who may view diagnostics
 _folded = partial(fieldset, folded=True)
@@ -194,7 +190,7 @@ def fold_skipped_runs(jobs: list[Any]) -> list[Any]:
     rows = []
     for job in jobs:
         job.folded = 1
-        is_overlap = job.status == Status.SKIPPED and job.status_reason.startswith(OVERLAP)
+        is_overlap = job.status == Status.SKIPPED and job.status_reason.startswith(OVERLAP_REASON)
         first = first_of.setdefault(job.schedule_id, job) if is_overlap and job.schedule_id is not None else job
         if first is job:
             rows.append(job)
@@ -364,19 +360,7 @@ class JobAdmin(JobActionAdmin):
 
     @computed_column(_("state"))
     def shown_status(self, job: Job) -> SafeString:
-        """Show the status; of a waiting job, what it waits for."""
-        wait = getattr(job, "wait", None)
-        if job.status == Status.QUEUED and job.gate == Gate.TIME:
-            return badge("queued", pgettext("state of a job", "Scheduled"), "◷")
-        if job.status == Status.PENDING and job.hold:
-            return badge("pending", pgettext("state of a job", "Held"), "‖")
-        if wait is not None and wait.code == "no_worker":
-            return badge("warn", pgettext("state of a job", "No worker"), "!")
-        if wait is not None and wait.code in BLOCKED:
-            return badge("warn", pgettext("state of a job", "Blocked"), "⊗")
-        if job.status == Status.QUEUED:
-            return badge("queued", pgettext("state of a job", "Waiting"), ICONS[Status.QUEUED])
-        return status_badge(job.status)
+        return state_badge(job, getattr(job, "wait", None))
 
     @computed_column(_("details"))
     def details(self, job: Job) -> SafeString | None:
@@ -464,7 +448,7 @@ def _describe(job: Job) -> str:
         message = [first_line(job.progress_message)] if job.progress_message else []
         owner = [(job.lease_owner or "").partition("@")[0]] if job.lease_owner else []
         return ", ".join([*percent, *message, *owner])
-    if job.status == Status.SKIPPED and job.status_reason.startswith(OVERLAP):
+    if job.status == Status.SKIPPED and job.status_reason.startswith(OVERLAP_REASON):
         return _now("previous run of the schedule still unfinished")
     return first_line(format_reason(job))
 
@@ -480,7 +464,7 @@ def _list_marks(job: Job) -> list[str]:
         (_now("blocks its target"), job.blocks_target),
         (_now("stopping"), job.cancel_requested and not job.is_terminal),
         (_now("resolved"), job.resolved_at is not None),
-        (_now("scheduled"), job.schedule_id is not None),
+        (pgettext("mark of a job", "scheduled"), job.schedule_id is not None),
         (_now("group"), job.group_id is not None),
     )
     return [label for label, is_shown in marks if is_shown]

@@ -94,10 +94,10 @@ class ObjectActionAdmin(ActionAdmin):
             self.message_user(request, text % refused, messages.WARNING)
         rows = [row for row in permitted if not action.skip_inapplicable or action.is_applicable(row)]
         if len(selected) > limit:
-            message = _("Only the first %d were looked at; narrow the list.") % limit
+            message = _("Only the first %d were processed; add a filter.") % limit
             self.message_user(request, message, messages.WARNING)
         if skipped := len(permitted) - len(rows):
-            self.message_user(request, _("%d left as they were: nothing to do there.") % skipped, messages.WARNING)
+            self.message_user(request, _("%d unchanged: nothing to do.") % skipped, messages.WARNING)
         return self.run_action(request, action, rows) if rows else None
 
     def run_action(self, request: HttpRequest, action: ObjectAction, rows: Sequence[Any]) -> HttpResponse | None:
@@ -210,7 +210,7 @@ class ObjectActionAdmin(ActionAdmin):
     ) -> None:
         report = ". ".join([str(action.done_text % {"count": count}), *refusals[:REFUSALS_SHOWN]])
         if len(refusals) > REFUSALS_SHOWN:
-            report += ". " + _("%d more could not") % (len(refusals) - REFUSALS_SHOWN)
+            report += ". " + _("%d more failed") % (len(refusals) - REFUSALS_SHOWN)
         message = format_html("{}. {}", report.rstrip("."), note) if note else report.rstrip(".") + "."
         self.message_user(request, message, messages.WARNING if refusals else messages.SUCCESS)
 

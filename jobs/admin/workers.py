@@ -287,5 +287,5 @@ class PollerAdmin(ReadOnlyAdmin):
     name_field = "addon_id"
     fieldsets = ((None, {"fields": ("shown_addon", "tenant", "most", "last_poll")}),)
 
-    last_poll = column(_("last asked"), "polled_at", format_relative_time)
+    last_poll = column(_("last poll"), "polled_at", format_relative_time)
     shown_addon = column(_("addon"), "addon_id", lambda addon: isolate_text(addon) if addon else _now("all"))

@@ -138,7 +138,7 @@ class HandlerThread(threading.Thread):
         if not self._has_returned:
             held_slot.outcome = f"exceeded {limit_sec:g} s"
             self._abandon(held_slot, held_slot.outcome)
-            message = _("The handler ran longer than %(sec)g s. It was asked to stop; its slot is free.")
+            message = _("The handler ran longer than %(sec)g s. A stop is requested; its slot is free.")
             raise HandlerTimedOut(message % {"sec": limit_sec})
         if isinstance(self._error, Skip):
             held_slot.outcome = held_slot.describe(self._error)

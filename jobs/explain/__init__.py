@@ -138,7 +138,8 @@ class _SharedFacts:
             return Reason("target_paused", _("target paused"))
         if holder is not None and holder.pk not in (job.pk, job.retry_of_id):
             if holder.blocks_target:
-                message = _("target blocked by a %s job") % STATUS_IN_SENTENCE[Status(holder.status)]
+                is_failed = holder.status == Status.FAILED
+                message = _("target blocked by a failed job") if is_failed else _("target blocked by a paused job")
                 return Reason("target_blocked", message)
             if holder.status in ACTIVE:
                 return Reason("target_busy", _("queued behind a running job of the same target"))

@@ -1,7 +1,8 @@
 """Count the jobs ahead of a waiting job, and predict its start; predict nothing where it cannot be known.
 
 A start is predicted for a local job that no person has to act for, where only limits and the queue's order decide. Run
-times are the measured ones of the job type, else those that were expected at the submission.
+times are the measured ones of the job type, else those that were expected at the submission; a running job ends by its
+progress, if it reports one.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from jobs.models import Gate, JobMinute
 from jobs.policies.concurrency import NO_BUCKETS, Flow, Limit, count_free
 from jobs.services import admission
 from jobs.states import Status
+from jobs.stats.queries import ActiveJobs
 
 AHEAD_LIMIT = 10_000  # the count of jobs ahead stops here
 MEASURED_WINDOW = timedelta(hours=1)  # of the run times that predictions are made from
@@ -80,8 +82,10 @@ def _estimate_wait_sec(facts: Facts, queue: _Queue, rows: Sequence[JobsAhead]) -
     waits = [0.0 if queue.has_slot_now else queue.estimate_wait_sec(run_times), queue.estimate_rate_wait_sec()]
     for other in facts.lane:
         if other.status == Status.RUNNING:
-            run_sec = run_times.get(other.job_type, other.expected_duration_sec)
-            waits.append(None if run_sec is None else run_sec / 2)
+            flow = Flow(other.tenant, other.job_type, other.resource, other.addon_id)
+            is_resumed = int(other.fence > other.attempt)
+            running = (other.expected_duration_sec, other.progress, other.dispatched_at, is_resumed)
+            waits.append(run_times.estimate_rest(ActiveJobs(flow, "", 1, *running), facts.now))
         elif other.gate == Gate.TIME and other.pk != facts.job.pk:  # a retry in its backoff holds the target
             waits.append(None)
     in_target = [row for row in rows if row.place == IN_TARGET]
@@ -151,10 +155,8 @@ class _Queue:
         return any(can_run(worker, flow) for worker in self._facts.workers)
 
     def estimate_wait_sec(self, run_times: RunTimes) -> float | None:
-        """Simulate the slots; a running job is taken to be half done.
-
-        None if a run time is unknown, or if jobs ahead have other workers or other tight limits than this job: then
-        they start in other slots, too, or only in some of these.
+        """Simulate the slots. None if a run time is unknown, or if jobs ahead have other workers or other tight
+        limits than this job: then they start in other slots, too, or only in some of these.
         """
         facts, capacity = self._facts, self.capacity
         tight_limits, workers = self._tight_limits_of(facts.flow), self._find_workers(facts.flow)
@@ -177,9 +179,9 @@ class _Queue:
             return None
         free_at = [0.0] * (capacity - count)
         for active in running:
-            if (run_sec := run_times.get(active.flow.job_type, active.expected_sec)) is None:
+            if (rest_sec := run_times.estimate_rest(active, facts.now)) is None:
                 return None
-            free_at += [run_sec / 2] * active.jobs
+            free_at += [rest_sec] * active.jobs
         heapq.heapify(free_at)
         for row in self._competing:
             if (run_sec := run_times.get(row.flow.job_type, row.expected_sec)) is None:
@@ -226,6 +228,21 @@ class RunTimes:
         """Return the seconds that so many jobs take one after the other; None if they were never measured."""
         run_sec = self._measured.get(job_type, expected_sec)
         return None if run_sec is None else run_sec * jobs
+
+    def estimate_rest(self, active: ActiveJobs, now: datetime) -> float | None:
+        """Return the seconds until running jobs end: by their progress, else they are taken to be half done.
+
+        None if it cannot be known: their run time was never measured, or a part of it was a pause.
+        """
+        run_sec = self.get(active.flow.job_type, active.expected_sec)
+        ran_sec = 0.0 if active.started_at is None else max((now - active.started_at).total_seconds(), 0.0)
+        if active.resumed:
+            return None
+        if active.progress and ran_sec:
+            return ran_sec * max(1 / active.progress - 1, 0.0)
+        if run_sec is None:
+            return None
+        return run_sec / 2 if ran_sec < run_sec else ran_sec
 
 
 def _list_ahead(facts: Facts) -> list[JobsAhead]:

@@ -33,7 +33,7 @@ def predict_starts(jobs: Sequence[Job], now: datetime) -> dict[UUID, datetime]:
     queue = load_queue()
     if not jobs or queue.calls or not admission.is_plain():
         return {}
-    simulation = _Simulation(queue)
+    simulation = _Simulation(queue, now)
     starts: dict[UUID, datetime] = {}
     waiting = list(jobs)
     for _end in range(END_LIMIT):
@@ -53,9 +53,9 @@ class _End:
 
 
 class _Simulation:
-    """Slots and limits as they are now; a running job is taken to be half done."""
+    """Slots and limits as they are now."""
 
-    def __init__(self, queue: QueueFacts) -> None:
+    def __init__(self, queue: QueueFacts, now: datetime) -> None:
         self.clock_sec = 0.0
         self._workers = queue.workers
         self._free = [max(worker.slots - worker.stuck - queue.count_busy(worker), 0) for worker in queue.workers]
@@ -73,9 +73,9 @@ class _Simulation:
             worker = processes.get(active.process)
             if worker is None and not self._limits_of(active.flow):
                 continue  # it takes nothing from the queue
-            run_sec = self._run_times.get(active.flow.job_type, active.expected_sec)
+            rest_sec = self._run_times.estimate_rest(active, now)
             for _job in range(active.jobs):
-                self._add_end(worker, active.flow, None if run_sec is None else run_sec / 2)
+                self._add_end(worker, active.flow, rest_sec)
 
     def start(self, job: Job) -> bool:
         """Start a job in a free slot of a worker that runs it, if all of its limits allow it."""
@@ -111,11 +111,11 @@ class _Simulation:
                 return True
         return False
 
-    def _add_end(self, worker: int | None, flow: Flow, run_sec: float | None) -> None:
-        if run_sec is None:
+    def _add_end(self, worker: int | None, flow: Flow, sec: float | None) -> None:
+        if sec is None:
             self._has_unknown_end = True
         else:
-            heapq.heappush(self._ends, _End(self.clock_sec + run_sec, worker, flow))
+            heapq.heappush(self._ends, _End(self.clock_sec + sec, worker, flow))
 
     def _limits_of(self, flow: Flow) -> list[Limit]:
         return [limit for limit in self._limits if limit.names(flow)]

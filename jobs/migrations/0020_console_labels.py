@@ -101,4 +101,40 @@ class Migration(migrations.Migration):
                 verbose_name="requested state",
             ),
         ),
+        migrations.AlterField(
+            model_name="apitoken",
+            name="maker",
+            field=models.CharField(blank=True, editable=False, max_length=255, null=True, verbose_name="created by"),
+        ),
+        migrations.AlterField(
+            model_name="job",
+            name="gate",
+            field=models.SmallIntegerField(
+                choices=[(0, "not queued"), (1, "scheduled"), (2, "waiting for its target"), (3, "ready")],
+                default=0,
+                verbose_name="gate",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="jobgroup",
+            name="round",
+            field=models.IntegerField(
+                default=1, help_text="A retry reopens a finished group for another run.", verbose_name="runs"
+            ),
+        ),
+        migrations.AlterField(
+            model_name="poller",
+            name="most",
+            field=models.IntegerField(default=1, verbose_name="maximum per poll"),
+        ),
+        migrations.AlterField(
+            model_name="poller",
+            name="polled_at",
+            field=models.DateTimeField(verbose_name="last poll"),
+        ),
+        migrations.AlterField(
+            model_name="worker",
+            name="requested_at",
+            field=models.DateTimeField(blank=True, null=True, verbose_name="requested at"),
+        ),
     ]

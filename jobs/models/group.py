@@ -47,7 +47,7 @@ class JobGroup(models.Model):
     then_index = models.IntegerField(
         _("place of the final job"), null=True, blank=True, help_text=_("It starts after all other jobs have finished.")
     )
-    round = models.IntegerField(_("round"), default=1, help_text=_("How often it was opened."))
+    round = models.IntegerField(_("runs"), default=1, help_text=_("A retry reopens a finished group for another run."))
     created_at = models.DateTimeField(_("created"), db_default=Now())
     finished_at = models.DateTimeField(_("finished"), null=True, blank=True)
 

@@ -57,8 +57,8 @@ class Gate(models.IntegerChoices):
     """The wait state of a QUEUED job. Only READY jobs are in the index that a claim scans."""
 
     CLOSED = 0, _("not queued")
-    TIME = 1, _("waits for its time")
-    LANE = 2, _("waits in its lane")
+    TIME = 1, _("scheduled")
+    LANE = 2, _("waiting for its target")
     READY = 3, _("ready")
 
 

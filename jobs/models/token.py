@@ -26,7 +26,7 @@ class ApiToken(models.Model):
     scopes = models.JSONField(_("scopes"), default=list)
     addons = models.JSONField(_("addons"), null=True, blank=True)  # that `work` is bound to; null: all
     # The primary key, as text, of the user who created it; null: created by a command or Python code.
-    maker = models.CharField(_("made by"), max_length=255, null=True, blank=True, editable=False)
+    maker = models.CharField(_("created by"), max_length=255, null=True, blank=True, editable=False)
     prefix = models.CharField(_("prefix"), max_length=16)
     digest = models.CharField(max_length=64, unique=True, editable=False)
     created_at = models.DateTimeField(_("created"), db_default=Now())

@@ -42,7 +42,7 @@ class Worker(models.Model):
     cpu_percent = models.FloatField(_("processor, of one core"), null=True, blank=True)
     serves = models.JSONField(_("serves"), default=dict, blank=True)
     request = models.CharField(_("requested state"), max_length=8, choices=WorkerState.choices, default="", blank=True)
-    requested_at = models.DateTimeField(_("asked at"), null=True, blank=True)
+    requested_at = models.DateTimeField(_("requested at"), null=True, blank=True)
     started_at = models.DateTimeField(_("started"), db_default=Now())
     heartbeat_at = models.DateTimeField(_("last heartbeat"), db_default=Now())
     stopped_at = models.DateTimeField(_("stopped"), null=True, blank=True)
@@ -81,8 +81,8 @@ class Poller(models.Model):
 
     tenant = models.CharField(_("tenant"), max_length=64, default="", blank=True)
     addon_id = models.CharField(_("addon"), max_length=200, default="", blank=True)
-    most = models.IntegerField(_("asked for at most"), default=1)
-    polled_at = models.DateTimeField(_("last asked"))
+    most = models.IntegerField(_("maximum per poll"), default=1)
+    polled_at = models.DateTimeField(_("last poll"))
 
     objects = RoutedManager()
 

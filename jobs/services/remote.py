@@ -51,7 +51,7 @@ REMOTE_FIELD_NAMES = {name: remote_name for remote_name, name in FIELD_NAMES.ite
 NOT_STARTED = (Status.PENDING, Status.QUEUED, Status.DISPATCHING)
 SLOT_LIMIT, EARLIER_OFFER_LIMIT = 10_000, 500
 PID_LIMIT = 2**32
-HAND_BACK_REASON = "handed back by its worker"
+HAND_BACK_REASON = "returned to the queue by its worker"
 ADMISSION_FIELDS = ("cost_units", "priority", "constraints", "expected_duration_sec")
 ADMISSION_VALIDATORS = {
     "addon_id": validation.parse_identifier,

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db.models import Avg, Case, Count, F, FloatField, QuerySet, Sum, Value, When
+from django.db.models import Avg, Case, Count, F, FloatField, Min, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Cast, Now
 
 from jobs.conf import conf
@@ -44,6 +44,9 @@ class ActiveJobs(NamedTuple):
     process: str
     jobs: int
     expected_sec: float | None  # the mean of their `expected_duration_sec`
+    progress: float | None
+    started_at: datetime | None  # of the first start; of an offer None
+    resumed: int  # those that were claimed more than once: since their first start they have waited, too
 
 
 def get_oldest_waiting_job() -> Job | None:
@@ -81,9 +84,17 @@ def online_workers() -> QuerySet[Worker]:
 def list_active_jobs() -> list[ActiveJobs]:
     """Return what uses the limits, as a claim counts it: active jobs, and granted leases of direct calls."""
     direct = Lease.objects.filter(kind=LeaseKind.DIRECT, ended_at__isnull=True, granted_at__isnull=False)
-    expected, unknown = Avg("expected_duration_sec"), Cast(Value(None), FloatField())
-    active = Job.objects.active().order_by().values_list(*FLOW_COLUMNS, "lease_owner").annotate(Count("pk"), expected)
-    calls = direct.order_by().values_list(*FLOW_COLUMNS, "owner").annotate(Count("pk"), expected=unknown)
+    active = Job.objects.active().order_by().values_list(*FLOW_COLUMNS, "lease_owner")
+    active = active.annotate(
+        Count("pk"),
+        Avg("expected_duration_sec"),
+        Avg("progress"),
+        Min("dispatched_at"),
+        resumed=Count("pk", filter=Q(fence__gt=F("attempt"))),
+    )
+    unknown = Cast(Value(None), FloatField())
+    calls = direct.order_by().values_list(*FLOW_COLUMNS, "owner")
+    calls = calls.annotate(Count("pk"), expected=unknown, progress=unknown, started=Min("granted_at"), resumed=Value(0))
     rows = active.union(calls, all=True).order_by()
     return [
         ActiveJobs(Flow(*flow), (owner or "").rpartition("#")[0], jobs, expected)

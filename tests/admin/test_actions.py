@@ -181,7 +181,7 @@ def test_a_bulk_action_stops_at_its_limit_and_says_how_many_are_left(boss: Clien
     settings.JOBSCHEDULER = {"CONSOLE_BULK_LIMIT": 3}
     oldest = [job_in(Status.QUEUED) for _ in range(5)][:3]
     response = run_action(boss, "cancel", oldest, select_across="1")
-    assert read_messages(response) == "3 jobs cancelled, 2 not looked at: narrow the list to reach them."
+    assert read_messages(response) == "3 jobs cancelled, 2 not processed: add a filter to reach them."
     assert set(Job.objects.filter(status=Status.CANCELLED)) == set(oldest)
 
 

@@ -228,7 +228,7 @@ def test_all_that_match_are_taken_up_to_the_limit_and_the_rest_is_told(boss: Cli
     page = act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1")
     assert describe(page) == ["Retry 3 jobs?"]
     assert "2 remain." in page.content.decode()
-    assert "2 not looked at" in read_messages(
+    assert "2 not processed" in read_messages(
         act(boss, "retry", jobs[:1], "?status=FAILED", select_across="1", confirmed="1")
     )
 

@@ -148,7 +148,7 @@ def test_a_clone_does_the_same_work_as_a_job_of_its_own(db: Any) -> None:
     same = ("job_type", "params", "target", "priority", "tags", "max_retries", "tenant")
     assert {name: getattr(made, name) for name in same} == {name: getattr(job, name) for name in same}
     assert (made.idempotency_key, made.retry_of_id, made.attempt) == (None, None, 1)
-    assert (list_events(made)[0].actor_name, list_events(made)[0].reason) == ("operator", f"clone of {job.pk}")
+    assert (list_events(made)[0].actor_name, list_events(made)[0].reason) == ("operator", f"duplicate of {job.pk}")
     assert LogEntry.objects.get().object_id == str(made.pk)
 
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_submitted_any_more_is_said_in_a_message(boss: Client) ->
     job = job_in(Status.COMPLETED, job_type="long.gone")
     response = boss.post(clone_url(job))
     assert response["Location"] == get_page_url(job)
-    assert "could not be submitted again" in read_messages(response)
+    assert "was not submitted" in read_messages(response)
 
 
 def test_a_page_takes_few_statements_however_much_there_is_to_show(boss: Client) -> None:
@@ -253,6 +253,33 @@ def test_every_verb_is_confirmed_with_its_consequence_and_a_reason(boss: Client)
         start = text.index(f'id="verb-{verb.name}"')
         form = text[start : text.index("</details>", start)]
         assert (verb.consequence in unescape(form), 'name="reason"' in form) == (True, True), verb.name
+
+
+def test_cancel_is_the_last_button_and_stands_apart(boss: Client) -> None:
+    page = get_page(boss, job_services.enqueue("tests.note", {"text": "a"}))
+    buttons = page[page.index('id="job-verbs"') : page.index('id="job-why"')]
+    places = [buttons.index(text) for text in ('id="verb-pause"', "/edit/", 'id="verb-cancel"')]
+    assert places == sorted(places)
+    assert 'class="jc-verb jc-apart" id="verb-cancel"' in buttons
+
+
+def test_the_page_names_the_state_of_a_job_as_its_row_does(boss: Client) -> None:
+    WorkerFactory.create(serves={"types": ["tests.note"]})
+    note: Any = ("tests.note", {"text": "a"})
+    job_in(Status.FAILED, target="shut")
+    states = {
+        "Waiting": job_services.enqueue(*note),
+        "Blocked": job_services.enqueue(*note, target="shut"),
+        "Scheduled": job_services.enqueue(*note, not_before=timezone.now() + timedelta(hours=2)),
+        "Held": job_services.enqueue(*note, hold=True),
+        "No worker": job_services.enqueue("tests.anything", {}),
+        "Paused": job_services.pause(job_services.enqueue(*note).pk),
+    }
+    changelist = boss.get(get_list_url(Job)).context["cl"]
+    rows = {job.pk: job for job in changelist.result_list}
+    for state, job in states.items():
+        badge = boss.get(get_page_url(job)).context["badge"]
+        assert (state in badge, badge) == (True, changelist.model_admin.shown_status(rows[job.pk])), state
 
 
 def test_the_error_stands_with_its_own_frame_and_the_same_failures_are_counted(boss: Client) -> None:

@@ -18,10 +18,12 @@ from jobs.models import Job, JobTag
 from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.states import Status
+from schedules.firing import fire_due
 from tests.factories import JobEventFactory, JobFactory, JobGroupFactory, ScheduleFactory, WorkerFactory, job_in
 from tests.sample_app import job_types
 from tests.support.admin_pages import get_list_url
 from tests.support.admin_users import create_reader, log_in
+from tests.support.schedules import NOON, create_due_schedule, list_jobs, list_minutes, make_due
 
 assert job_types.note.name == "tests.note"  # the import registers its job types
 
@@ -255,13 +257,17 @@ def test_what_needs_a_person_is_said_first(boss: Client) -> None:
 
 
 def test_skipped_runs_of_one_schedule_are_one_row(boss: Client) -> None:
-    schedule, other = ScheduleFactory.create(name="every minute"), ScheduleFactory.create(name="hourly")
-    reason = "overlap: job 01a1 of an earlier fire is QUEUED"
-    skipped = [JobFactory.create(status=Status.SKIPPED, gate=0, schedule=schedule, status_reason=reason) for _ in "abc"]
-    alone = JobFactory.create(status=Status.SKIPPED, gate=0, schedule=other, status_reason=reason)
-    text = page(boss)
-    assert "3 skipped runs of every minute" in text
-    assert [row.pk for row in open_list(boss).context["cl"].result_list] == [alone.pk, skipped[-1].pk]
+    schedule = create_due_schedule(name="every minute", overlap="skip")
+    other = create_due_schedule(name="hourly", overlap="skip", cron="0 * * * *")
+    for due in [*list_minutes(NOON, 4), NOON + timedelta(hours=1)]:
+        make_due(schedule, due)
+        fire_due(due)
+    first, *skipped = list_jobs(schedule)
+    other_first, alone = list_jobs(other)
+    assert {job.status for job in (*skipped, alone)} == {Status.SKIPPED}
+    assert "4 skipped runs of every minute" in page(boss)
+    rows = {row.pk for row in open_list(boss).context["cl"].result_list}
+    assert rows == {first.pk, skipped[-1].pk, other_first.pk, alone.pk}
     assert search(boss, f"schedule:{schedule.pk}", "status=SKIPPED") == {job.pk for job in skipped}
 
 

@@ -239,7 +239,7 @@ def test_rows_that_a_verb_does_not_suit_are_left_alone_and_told(boss: Client) ->
     targets.pause("book-1")
     TargetFactory.create(key="book-2")
     messages = read_messages(run_action(boss, "unpause", Target.objects.all()))
-    assert "1 left as they were" in messages
+    assert "1 unchanged" in messages
     assert "1 target resumed" in messages
     assert LogEntry.objects.count() == 1
 

@@ -347,7 +347,7 @@ def test_release_by_filter_skips_jobs_that_wait_for_their_predecessor() -> None:
     result = call("jobs", "release", "--status=PENDING", "--json")
 
     assert result.json["changed"] == [str(held.pk)]
-    assert [skipped["reason"] for skipped in result.json["skipped"]] == ["another job of its group goes first"]
+    assert [skipped["reason"] for skipped in result.json["skipped"]] == ["an earlier job of its group has not finished"]
 
 
 @pytest.mark.parametrize(

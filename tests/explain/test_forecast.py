@@ -11,6 +11,7 @@ from django.utils import timezone
 from jobs.engine import promoter
 from jobs.engine.selection.limits import sync_limits
 from jobs.explain import explain
+from jobs.explain.facts import get_process_key
 from jobs.models import Job, JobMinute, Worker
 from jobs.registry import registry
 from jobs.services import jobs as job_services
@@ -141,6 +142,36 @@ def test_expected_durations_count_in_a_target_too() -> None:
     jobs = [job_services.enqueue(TYPE, target="book-1", expected_duration_sec=100) for _ in range(3)]
     executor.claim(jobs[0])
     assert wait_sec(jobs[2]) == 150
+
+
+@pytest.mark.parametrize("target", ["book-1", None], ids=["in its target", "in its slot"])
+@pytest.mark.parametrize(
+    ("running_sec", "fields", "rest_sec"),
+    [
+        (4, {}, 5),  # taken to be half done
+        (60, {}, 60),
+        (60, {"progress": 0.25}, 180),
+        (60, {"progress": 0.25, "fence": 2}, None),  # claimed twice: since its first start it has also waited
+    ],
+)
+def test_the_rest_of_a_running_job_is_that_of_its_progress(
+    at_work: Worker, target: str | None, running_sec: int, fields: dict[str, Any], rest_sec: int | None
+) -> None:
+    took(10)
+    Worker.objects.update(slots=1)
+    started_at = timezone.now() - timedelta(seconds=running_sec)
+    owner = f"{get_process_key(at_work)}#0"
+    running = {
+        "running": True,
+        "job_type": TYPE,
+        "target": target,
+        "lease_owner": owner,
+        "dispatched_at": started_at,
+        "fence": 1,
+    }
+    JobFactory.create(**running | fields)
+    waiting = job_services.enqueue(TYPE, target=target)
+    assert (None if explain(waiting.pk).predicted_start_at is None else wait_sec(waiting)) == rest_sec
 
 
 def test_what_other_types_took_says_nothing() -> None:

@@ -167,7 +167,7 @@ def _simulate_grants(queue: Sequence[Lease], usage: limits.LimitUsage) -> WaitRe
             message = _("The rate of “%s” is used up.") if seconds else _("“%s” has no free slot.")
             reason = WaitReason(message % _format_limit(blocked.limit), seconds=seconds or None)
         elif any(limit.names(flow) and limit.names(other) for limit in in_force for other in waiting):
-            reason = WaitReason(_("Another direct call goes first."))
+            reason = WaitReason(_("Another direct call is ahead of it."))
         if reason is None:
             usage.in_use.add(flow, Start(lease.pk, flow, lease.token_limit).reserved)
         else:
