@@ -37,6 +37,14 @@ pytestmark = pytest.mark.once
 EACH = [(app, language) for app in APPS for language in LANGUAGES]
 PLACEHOLDER = re.compile(r"%(?:\(\w+\))?[-#0+]?[\d.]*[diouxXeEfFgGcrsa%]|\{\w*\}")
 NAMED = re.compile(r"%?[({]\w")
+# One name for each thing, see docs/GLOSSARY.md: run, attempt, running, finished, scheduled, handles, duplicate.
+FORMER_WORDS = re.compile(
+    r"\b(fires?|fired|tries|in hand|at work|no live worker|sign of life|heard|told|asked to|goes? first|held back"
+    r"|handed (?:back|out)|owed|(?:its|their) time comes|waits? for (?:its|their) time|looks now|say|says|clone|lane"
+    r"|nobody|somebody|anybody|by a person)\b",
+    re.IGNORECASE,
+)
+IN_DIAGNOSTICS = {"lane", "lane mark", "lane marks", "holds its lane", "fire"}  # columns of the scheduler's own tables
 IMPORT = re.compile(r"import (\w*gettext\w*) as (\w+)$", re.MULTILINE)
 
 
@@ -107,6 +115,13 @@ def test_words_that_django_has_stay_as_they_are(app: str, language: str, place: 
     theirs = read_mo(Path(django.__file__).parent / place / f"locale/{language}/LC_MESSAGES/django.mo")
     shared = {text: item for text, item in read_translations(app, language).items() if text in theirs}
     assert shared == {text: theirs[text] for text in shared}
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_each_thing_has_one_name_in_the_texts_for_users(app: str) -> None:
+    texts = {text[0] if isinstance(text, tuple) else text for text in read_translations(app, LANGUAGES[0])}
+    texts = {text.rpartition("\x04")[2] for text in texts}  # without its context
+    assert {text for text in texts if FORMER_WORDS.search(text)} - IN_DIAGNOSTICS == set()
 
 
 @pytest.mark.parametrize("app", APPS)
