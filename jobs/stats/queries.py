@@ -97,8 +97,8 @@ def list_active_jobs() -> list[ActiveJobs]:
     calls = calls.annotate(Count("pk"), expected=unknown, progress=unknown, started=Min("granted_at"), resumed=Value(0))
     rows = active.union(calls, all=True).order_by()
     return [
-        ActiveJobs(Flow(*flow), (owner or "").rpartition("#")[0], jobs, expected)
-        for *flow, owner, jobs, expected in rows
+        ActiveJobs(Flow(*flow), (owner or "").rpartition("#")[0], jobs, expected, progress, started_at, resumed)
+        for *flow, owner, jobs, expected, progress, started_at, resumed in rows
     ]
 
 

@@ -11,7 +11,6 @@ from django.utils import timezone
 from jobs.engine import promoter
 from jobs.engine.selection.limits import sync_limits
 from jobs.explain import explain
-from jobs.explain.facts import get_process_key
 from jobs.models import Job, JobMinute, Worker
 from jobs.registry import registry
 from jobs.services import jobs as job_services
@@ -160,7 +159,7 @@ def test_the_rest_of_a_running_job_is_that_of_its_progress(
     took(10)
     Worker.objects.update(slots=1)
     started_at = timezone.now() - timedelta(seconds=running_sec)
-    owner = f"{get_process_key(at_work)}#0"
+    owner = f"{at_work.identity.process_key}#0"
     running = {
         "running": True,
         "job_type": TYPE,
