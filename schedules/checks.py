@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from typing import Any
 
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
-from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -21,7 +19,6 @@ from schedules.firing import BROKEN_PREFIX
 from schedules.models import Schedule
 
 DJANGO_Q_RETRY_SEC = 60  # django-q2's own default
-LATE_SEC = 60
 
 
 @register(TAG)
@@ -58,7 +55,7 @@ def examine() -> Iterator[Any]:
     from jobs.management.doctor import Finding, Level  # only the command needs what this imports
 
     rows = Schedule.objects.all()
-    late = rows.filter(enabled=True, next_fire_at__lt=Now() - timedelta(seconds=LATE_SEC)).count()
+    late = rows.overdue().count()
     broken = rows.filter(enabled=False, disabled_reason__startswith=BROKEN_PREFIX).count()
     if late:
         message = ngettext("%d is overdue by more than a minute", "%d are overdue by more than a minute", late) % late

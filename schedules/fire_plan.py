@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,6 +13,7 @@ from jobs import serializers
 from jobs.models import Job
 from jobs.services import job_spec
 from jobs.services.job_spec import JobSpec
+from jobs.services.jobs import read_latest_attempts
 from jobs.states import OVERLAP_REASON, TERMINAL
 from schedules.models import Overlap, Schedule
 from schedules.triggers import choose_due_times
@@ -64,7 +65,7 @@ def skip_overlaps(plans: Sequence[FirePlan]) -> None:
     """Mark fires to be skipped: a schedule with overlap `skip` may have one live job, of its last fire or of these."""
     exclusive = [plan for plan in plans if plan.fires and plan.schedule.overlap == Overlap.SKIP]
     last_job_ids = {plan.schedule.last_job_id for plan in exclusive if plan.schedule.last_job_id}
-    latest = find_latest_attempts(last_job_ids) if last_job_ids else {}
+    latest = read_latest_attempts(last_job_ids)
     for plan in exclusive:
         previous = latest.get(plan.schedule.last_job_id) if plan.schedule.last_job_id else None
         live = None if previous is None or previous.status in TERMINAL else previous
@@ -74,18 +75,6 @@ def skip_overlaps(plans: Sequence[FirePlan]) -> None:
             else:
                 fire.skip = f"{OVERLAP_REASON} {str(live.status).lower()}: job {live.pk}"
                 fire.note = fire.note or fire.skip
-
-
-def find_latest_attempts(job_ids: Iterable[UUID]) -> dict[UUID, Job]:
-    """Return the last job of each given job's retry chain; jobs that were pruned are left out."""
-    jobs = Job.objects.only("id", "status", "status_reason", "retry_of_id").order_by()
-    latest = {job.pk: job for job in jobs.filter(pk__in=set(job_ids))}
-    given_id_of = {job_id: job_id for job_id in latest}  # of the last job of a chain that is known so far
-    while given_id_of:
-        retries = list(jobs.filter(retry_of_id__in=list(given_id_of)))
-        given_id_of = {job.pk: given_id_of[job.retry_of_id] for job in retries if job.retry_of_id is not None}
-        latest |= {given_id_of[job.pk]: job for job in retries}
-    return latest
 
 
 def build_spec(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> JobSpec:

@@ -16,11 +16,11 @@ from jobs import clock
 from jobs.conf import conf
 from jobs.ids import min_id_at
 from jobs.models import Job
+from jobs.services.jobs import read_latest_attempts
 from jobs.validation import fields
 from schedules import validation
 from schedules.cron import Cron, get_zone
 from schedules.describe import describe_clock_change
-from schedules.fire_plan import find_latest_attempts
 from schedules.models import Schedule, ScheduleFire
 from schedules.triggers import Trigger, build_trigger, due_times_from
 from schedules.validation import broken_as_conflict
@@ -52,7 +52,7 @@ def fires_of(schedule: Schedule) -> QuerySet[ScheduleFire]:
 def load_outcomes(fires: Iterable[ScheduleFire]) -> list[PastFire]:
     """Return fires together with the last jobs of their retry chains."""
     rows = list(fires)
-    latest = find_latest_attempts(fire.job_id for fire in rows if fire.job_id is not None)
+    latest = read_latest_attempts(fire.job_id for fire in rows if fire.job_id is not None)
     return [PastFire(fire, latest.get(fire.job_id) if fire.job_id is not None else None) for fire in rows]
 
 
@@ -75,7 +75,7 @@ def list_runs(schedule: Schedule, limit: int) -> list[PastRun]:
         jobs = jobs.filter(pk__gte=min_id_at(min(fire.fired_at for fire in fires)))
     recent = jobs.order_by("-pk").values_list("pk", "fire_time", "retry_of_id", "created_at")[: limit * JOBS_PER_RUN]
     manual = [(pk, at) for pk, fire_time, retry_of_id, at in recent if fire_time is None and retry_of_id is None]
-    latest = find_latest_attempts([*(fire.job_id for fire in fires if fire.job_id), *(pk for pk, _at in manual)])
+    latest = read_latest_attempts([*(fire.job_id for fire in fires if fire.job_id), *(pk for pk, _at in manual)])
     runs = [
         PastRun(fire.fired_at, fire.fire_time, fire.job_id, fire.note, latest.get(fire.job_id) if fire.job_id else None)
         for fire in fires

@@ -12,8 +12,8 @@ from prometheus_client.core import GaugeMetricFamily
 
 from jobs.metrics import Labels, gauge
 from schedules import services
-from schedules.checks import LATE_SEC
 from schedules.firing import BROKEN_PREFIX
+from schedules.models import LATE_SEC
 
 MISSED_WITHIN = timedelta(days=1)
 
@@ -21,11 +21,10 @@ MISSED_WITHIN = timedelta(days=1)
 def collect(tenant: str | None) -> Iterator[Metric]:
     """Count the schedules of one tenant, or of all, along partial indexes."""
     rows = services.of(tenant).order_by()
-    overdue = rows.filter(enabled=True, next_fire_at__lt=Now() - timedelta(seconds=LATE_SEC))
     missed = rows.filter(missed_at__gt=Now() - MISSED_WITHIN)
     kinds = [
         found.annotate(kind=Value(kind)).values("kind").annotate(n=Count("pk")).values_list("kind", "n")
-        for kind, found in (("overdue", overdue), ("missed", missed))
+        for kind, found in (("overdue", rows.overdue()), ("missed", missed))
     ]
     counted = dict(kinds[0].union(kinds[1], all=True))  # one statement, of which each part follows its index
     late = f"Enabled schedules that are overdue by more than {LATE_SEC} seconds."

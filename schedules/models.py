@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -12,6 +14,7 @@ from jobs.ids import uuid7
 from jobs.models import Job, JobTemplate
 from jobs.models.routing import RoutedManager
 
+LATE_SEC = 60
 MANY_SKIPS = 5  # in a row: more work is scheduled than can be done
 
 
@@ -24,6 +27,12 @@ class CatchUp(models.TextChoices):
 class Overlap(models.TextChoices):
     ALLOW = "allow", pgettext_lazy("overlap", "Allow")
     SKIP = "skip", pgettext_lazy("overlap", "Skip")
+
+
+class ScheduleQuerySet(models.QuerySet["Schedule"]):
+    def overdue(self) -> ScheduleQuerySet:
+        """Return the enabled schedules whose due time passed LATE_SEC ago."""
+        return self.filter(enabled=True, next_fire_at__lt=Now() - timedelta(seconds=LATE_SEC))
 
 
 class Schedule(models.Model):
@@ -75,7 +84,7 @@ class Schedule(models.Model):
     )
     created_at = models.DateTimeField(_("created"), db_default=Now())
 
-    objects = RoutedManager()
+    objects = RoutedManager.from_queryset(ScheduleQuerySet)()
 
     class Meta:
         db_table = "jobscheduler_schedule"

@@ -27,7 +27,7 @@ from jobs.validation import fields
 from schedules import validation
 from schedules.fire_plan import build_event_data, build_spec
 from schedules.firing import fire_schedule
-from schedules.models import Schedule
+from schedules.models import Schedule, ScheduleQuerySet
 from schedules.validation import broken_as_conflict, first_due_time, next_due_time, require_valid, rule_of
 
 logger = logging.getLogger("jobs.schedules")
@@ -53,9 +53,9 @@ def create(values: Mapping[str, Any], *, tenant: str = "default", actor: Actor =
     return schedule
 
 
-def of(tenant: str | None) -> QuerySet[Schedule]:
+def of(tenant: str | None) -> ScheduleQuerySet:
     """Return the schedules of one tenant, or of all."""
-    schedules = Schedule.objects.select_related("template")
+    schedules: ScheduleQuerySet = Schedule.objects.select_related("template")
     return schedules if tenant is None else schedules.filter(tenant=tenant)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.db.models.functions import Now
 
@@ -77,8 +77,8 @@ class Ticker:
 
 def _read_next_due() -> NextDue:
     due = Schedule.objects.filter(enabled=True, next_fire_at__isnull=False).order_by("next_fire_at")
-    row = due.annotate(now=Now()).values_list("next_fire_at", "now").first()
-    if row is None or row[0] is None:
+    row: Any = due.annotate(now=Now()).values_list("next_fire_at", "now").first()
+    if row is None:
         return NextDue(float("inf"), None)
     next_fire_at, now = row
     return NextDue((next_fire_at - now).total_seconds(), now)

@@ -148,6 +148,15 @@ def find_latest_attempt(job_id: UUID) -> UUID:
     return job_id if latest is None else latest.id
 
 
+def read_latest_attempts(job_ids: Iterable[UUID]) -> dict[UUID, Job]:
+    """Return the latest attempt of each job's retry chain by the job's id; deleted jobs are left out."""
+    ids = set(job_ids)
+    latest = facts.find_latest_attempts(ids)
+    latest_ids = {job_id: latest[job_id].id if job_id in latest else job_id for job_id in ids}
+    jobs = Job.objects.only("status", "status_reason", "retry_of_id").in_bulk(latest_ids.values())
+    return {job_id: jobs[pk] for job_id, pk in latest_ids.items() if pk in jobs}
+
+
 def is_submitter(job_id: UUID, actor: Actor) -> bool:
     """Return whether the actor submitted the first attempt of the job's retry chain."""
     submitted = JobEvent.objects.filter(job_id=facts.find_first_attempt(job_id), kind=EventKind.SUBMITTED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -24,9 +24,9 @@ from jobs.admin.columns import column, computed_column, link, list_url, short_id
 from jobs.admin.formatting import first_line, format_first_line, format_relative_time, status_badge, text_block
 from jobs.models import Job
 from jobs.models.job import STATUS_LABELS
+from jobs.services.jobs import read_latest_attempts
 from jobs.states import Status
 from jobs.time_text import format_duration
-from schedules.fire_plan import find_latest_attempts
 from schedules.models import MANY_SKIPS, Schedule, ScheduleFire
 
 PAST_SHOWN, UPCOMING_SHOWN = 30, 10
@@ -34,7 +34,6 @@ MAX_COUNT = 100  # of schedules in an alert
 BAR_WIDTH, BAR_GAP, CHART_HEIGHT = 4, 2, 16
 SVG = '<svg class="jc-spark" viewBox="0 0 {} {}" width="{}" height="{}" role="img" aria-label="{}">{}</svg>'
 BAR = '<rect class="jc-run-{}" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
-LATE_AFTER = timedelta(minutes=1)
 VIEW_PERMISSION = "jobscheduler_schedules.view_schedule"
 
 
@@ -94,7 +93,7 @@ class ScheduleFireAdmin(ReadOnlyAdmin):
 
 
 def _set_latest_attempts(fires: Sequence[Any]) -> None:
-    latest = find_latest_attempts(fire.job_id for fire in fires if fire.job_id is not None)
+    latest = read_latest_attempts(fire.job_id for fire in fires if fire.job_id is not None)
     for fire in fires:
         fire.latest_attempt = latest.get(fire.job_id)
 
@@ -121,7 +120,7 @@ def latest_fires(schedule_ids: Sequence[UUID]) -> dict[UUID, list[FireOutcome]]:
         return {}
     fires = ScheduleFire.objects.filter(wanted).order_by("fire_time")
     rows = list(fires.values_list("schedule_id", "fire_time", "job_id"))
-    latest = find_latest_attempts(job_id for _schedule_id, _due, job_id in rows if job_id is not None)
+    latest = read_latest_attempts(job_id for _schedule_id, _due, job_id in rows if job_id is not None)
     fires_of: dict[UUID, list[FireOutcome]] = {}
     for schedule_id, due, job_id in rows:
         status = str(latest[job_id].status) if job_id in latest else None
@@ -172,17 +171,11 @@ def next_fires(admin: ModelAdmin, request: HttpRequest) -> SafeString | None:
     return render_to_string("schedules/next_fires.html", context, request) if fires else None
 
 
-def find_overdue() -> QuerySet[Schedule]:
-    """Return the schedules whose due time passed LATE_AFTER ago without a run."""
-    late = timezone.now() - LATE_AFTER
-    return Schedule.objects.filter(enabled=True, next_fire_at__isnull=False, next_fire_at__lt=late)
-
-
 def alert_overdue(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
     """Yield an alert if a schedule is overdue: no worker runs the ticker, or the ticker cannot keep up."""
     if not request.user.has_perm(VIEW_PERMISSION):
         return
-    due = find_overdue()
+    due = Schedule.objects.overdue()
     first = due.order_by("next_fire_at").values_list("next_fire_at", flat=True).first()
     if first is None:
         return
