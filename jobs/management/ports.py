@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from errno import EADDRINUSE
 from socket import AF_INET, AF_INET6, create_server, socket
 
 PORTS_TRIED, MAX_PORT = 100, 65_535
@@ -25,6 +26,14 @@ def find_free_port(host: str, port: int) -> int | None:
     return None
 
 
+def describe_problem(host: str, port: int, error: OSError, usage: str) -> str:
+    """Return why the port cannot be used; if it is taken, with a free one, which `usage` names as `{port}`."""
+    free_port = find_free_port(host, port) if error.errno == EADDRINUSE else None
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    hint = "" if free_port is None else f" Port {free_port} is free: {usage.format(port=free_port)}"
+    return f"Cannot listen on {host}:{port}: {reason}.{hint}"
+
+
 def main(host: str, port_text: str) -> str | None:
     """Return why the port cannot be used, and what to do; None if it can."""
     if not port_text.isdecimal() or int(port_text) > MAX_PORT:
@@ -33,10 +42,7 @@ def main(host: str, port_text: str) -> str | None:
     try:
         listen(host, port).close()
     except OSError as error:
-        free_port = find_free_port(host, port)
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        hint = f" Port {free_port} is free: PORT={free_port} make run" if free_port is not None else ""
-        return f"Cannot listen on {host}:{port}: {reason}.{hint}"
+        return describe_problem(host, port, error, "PORT={port} make run")
     return None
 
 

@@ -176,6 +176,7 @@ def test_a_payload_that_is_too_large_for_a_body_is_never_read(monkeypatch: pytes
     payload_queries = [
         statement["sql"] for statement in queries if re.search(r'"(params|artifacts)"[,\s]', statement["sql"])
     ]
+    assert payload_queries
     assert all("LENGTH(" in sql for sql in payload_queries), payload_queries
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import signal
@@ -38,7 +37,7 @@ from jobs.management.base import (
     parse_worker_name,
 )
 from jobs.management.command_child import exit_with_parent
-from jobs.management.ports import find_free_port, listen
+from jobs.management.ports import MAX_PORT, describe_problem, listen
 
 log = logging.getLogger("jobs.web")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -118,11 +117,7 @@ class Command(BaseCommand):
         try:
             return listen(host, port)
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            is_busy = error.errno == errno.EADDRINUSE
-            free_port = find_free_port(host, port) if is_busy else None
-            hint = f" Port {free_port} is free: PORT={free_port} or --port {free_port}." if free_port else ""
-            raise CommandError(f"Cannot listen on {host}:{port}: {reason}.{hint}") from None
+            raise CommandError(describe_problem(host, port, error, "PORT={port} or --port {port}.")) from None
 
     def _print_address(self, server_socket: socket) -> None:
         host, port = server_socket.getsockname()[:2]
@@ -142,8 +137,8 @@ def _find_console() -> str:
 
 
 def _parse_port(value: str) -> int:
-    if not value.isdecimal() or int(value) > 65535:
-        raise ArgumentTypeError(f"a port is a number from 0 to 65535, not {value!r}")
+    if not value.isdecimal() or int(value) > MAX_PORT:
+        raise ArgumentTypeError(f"a port is a number from 0 to {MAX_PORT}, not {value!r}")
     return int(value)
 
 
