@@ -72,7 +72,7 @@ def explain_reads(read: Callable[[], object]) -> list[str]:
         lambda: targets.get_states([TargetFactory.create()]),
         live_counts.count_jobs,
     ],
-    ids=["in use", "oldest waiting", "limits", "running", "blocking", "targets", "census"],
+    ids=["in use", "oldest waiting", "limits", "running", "blocking", "targets", "live counts"],
 )
 def test_a_figure_is_read_along_an_index(read: Callable[[], object]) -> None:
     found = explain_reads(read)

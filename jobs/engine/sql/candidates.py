@@ -69,10 +69,10 @@ def find_in_window(connection: Any, limit: int, index: Filter, wanted: Filter) -
     """
     params = [*index.params, *wanted.params]
     if not db.is_sqlite(connection):
-        return [_to_ready_job(row) for row in execute(connection, sql, params)]
+        return [_to_ready_job(CandidateRow(*row)) for row in execute(connection, sql, params)]
     with connection.cursor() as cursor:
         cursor.execute(sql, params)
-        return [_to_ready_job(row) for row in cursor.fetchall()]
+        return [_to_ready_job(CandidateRow(*row)) for row in cursor.fetchall()]
 
 
 def find_across_flows(
@@ -110,7 +110,7 @@ def find_across_flows(
         WHERE flow_id BETWEEN best.flow_id AND best.flow_id AND {ready} ORDER BY flow_id, {ORDER} LIMIT {limit:d}
     ) job ORDER BY {ORDER} {total}
     """
-    return [_to_ready_job(row) for row in execute(connection, sql, list(wanted.params))]
+    return [_to_ready_job(CandidateRow(*row)) for row in execute(connection, sql, list(wanted.params))]
 
 
 def _find_across_flows_on_sqlite(
@@ -142,6 +142,5 @@ def _find_across_flows_on_sqlite(
     return [_to_ready_job(row) for row in (rows if flows else rows[:limit])]
 
 
-def _to_ready_job(row: Sequence[Any]) -> ReadyJob:
-    found = CandidateRow(*row)
-    return ReadyJob(to_uuid(found.id), Flow.of(found), found.priority, found.token_limit, found.tokens_used)
+def _to_ready_job(row: CandidateRow) -> ReadyJob:
+    return ReadyJob(to_uuid(row.id), Flow.of(row), row.priority, row.token_limit, row.tokens_used)

@@ -11,7 +11,7 @@ from jobs.db import set_short_timeouts
 from jobs.engine.worker.running_jobs import RunningJobs
 from jobs.outages import OutageGuard
 
-logger = logging.getLogger("jobs.engine.scribe")
+logger = logging.getLogger("jobs.engine.worker")
 BATCH_WINDOW_SEC = 0.5  # progress and log lines of such a window are written together
 
 
