@@ -107,9 +107,6 @@ def find_alerts(site: AdminSite, request: HttpRequest, facts: AlertFacts) -> lis
     found += _late_start_alerts(site, facts)
     for source in _sources:
         found += source(site, request)
-    if queries.has_sample_history():
-        message = _("Sample history: most jobs in charts and figures are made up by the demo; lists show real jobs.")
-        found.append(Alert(message, is_bad=False, badge=_("Demo")))
     return sorted(found, key=lambda alert: not alert.is_bad)
 
 

@@ -1,17 +1,14 @@
-"""The content of the demo: a history that a worker in this process has run, waiting jobs, and their removal.
+"""The content of the demo: recent jobs that a worker in this process has run, waiting jobs, and their removal.
 
-The job types of the history, some of which fail, are handled by a process after `register_handlers`. Waiting jobs are
+The types of the recent jobs, some of which fail, are handled by a process after `register_handlers`. Waiting jobs are
 of types that every worker handles, but for one; their low priority lets the site's own jobs go first.
 """
 
 from __future__ import annotations
 
 import logging
-import random
 import time
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from math import sin, tau
+from datetime import timedelta
 from typing import Any
 
 from django.utils.translation import ngettext
@@ -22,35 +19,24 @@ from jobs.demo import MARKER_TEMPLATE, TENANT, DemoTenantInUse
 from jobs.demo.handlers import register_handlers, send_fax
 from jobs.errors import Conflict
 from jobs.models import ConcurrencyLimit, Job, JobGroup, JobMinute, JobTemplate, Target
-from jobs.models.rollup import BUCKETS_SEC, HOUR_WRITER, MINUTE_RETENTION
 from jobs.registry import job, registry
 from jobs.services import groups, limits, maintenance, targets, templates, workers
 from jobs.services import jobs as job_services
 from jobs.services.workers import ServedJobs, WorkerOptions
 from jobs.states import LIVE, Status
 
-WORKER = "demo"
 UNHANDLED_TYPE = "demo.fax"
 GPU, PLOTTER = "demo-gpu", "demo-plotter"
 BATCH_SIZE = 500
 POLL_SEC = 0.5
-STEP, WEEK = timedelta(minutes=5), timedelta(days=7)
-# Job type, its resource, jobs per hour, failures in percent, typical wait and run time in seconds.
-TYPICAL_LOAD = (
-    ("demo.mail", "demo-mail", 120, 4, 0.4, 0.3),
-    ("demo.report", "demo-cpu", 18, 1, 3.0, 40.0),
-    ("demo.import", "demo-cpu", 6, 0, 20.0, 240.0),
-    ("demo.print", "demo-printer", 30, 15, 1.5, 4.0),
-)
 
 
 class StillRunning(Conflict):
     code = "still_running"
 
 
-def create_history(actor: Actor) -> None:
-    """Insert a week of the rollup, submit jobs and groups, and run them in this process."""
-    JobMinute.objects.bulk_create(_build_minutes(clock.now()), batch_size=BATCH_SIZE)
+def create_recent_jobs(actor: Actor) -> None:
+    """Submit jobs and groups, and run them in this process."""
     reports = [("demo.report", {"month": f"2026-{month:02d}"}) for month in range(1, 10)]
     mails = [("demo.mail", {"to": f"reader-{number}@open.example", "token": "secret"}) for number in range(12)]
     closed = [("demo.mail", {"to": f"reader-{number}@closed.example"}) for number in range(3)]
@@ -88,43 +74,6 @@ def run_worker(*, burst: bool, maintenance: bool = False, concurrency: int = 1) 
         return workers.run_worker(options, handle_signals=False)
     finally:
         worker_logger.setLevel(level)
-
-
-def _build_minutes(now: datetime) -> Iterator[JobMinute]:
-    """Build rows of the rollup for a week; those older than a day by the hour, as compaction would leave them."""
-    rng = random.Random(7)  # noqa: S311 — the same figures every time
-    hour = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
-    compacted_before = hour - MINUTE_RETENTION
-    moment = hour - WEEK
-    while moment < now - STEP:
-        is_compacted = moment < compacted_before
-        span = timedelta(hours=1) if is_compacted else STEP
-        daily_factor = 1.2 + sin(moment.timestamp() / 86_400 * tau)
-        for job_type, resource, hourly, failing, wait, run in TYPICAL_LOAD:
-            jobs = round(hourly * daily_factor * (span / timedelta(hours=1)) * rng.uniform(0.6, 1.4))
-            failed = sum(rng.random() * 100 < failing for _ in range(jobs))
-            for outcome, number in ((Status.COMPLETED, jobs - failed), (Status.FAILED, failed)):
-                if not number:
-                    continue
-                waited, ran = wait * rng.uniform(0.5, 4), run * rng.uniform(0.5, 2)
-                yield JobMinute(
-                    minute=moment,
-                    worker=HOUR_WRITER if is_compacted else WORKER,
-                    tenant=TENANT,
-                    resource=resource,
-                    job_type=job_type,
-                    outcome=str(outcome),
-                    wait_bucket=_find_bucket(waited),
-                    run_bucket=_find_bucket(ran),
-                    jobs=number,
-                    wait_sec=number * waited,
-                    run_sec=number * ran,
-                )
-        moment += span
-
-
-def _find_bucket(seconds: float) -> int:
-    return sum(seconds > bound for bound in BUCKETS_SEC)
 
 
 def create_waiting_jobs(actor: Actor) -> None:

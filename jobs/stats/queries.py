@@ -12,7 +12,7 @@ from django.db.models import Avg, Case, Count, F, FloatField, Min, Q, QuerySet, 
 from django.db.models.functions import Cast, Now
 
 from jobs.conf import conf
-from jobs.models import Gate, Job, JobMinute, JobTemplate, Lease, LeaseKind, Worker, WorkerState
+from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
 from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow, InUse
@@ -23,7 +23,6 @@ FLOW_COLUMNS = ("tenant", "job_type", "resource", "addon_id")
 ACTIVE_STATUSES = tuple(sorted(ACTIVE))  # the condition of a partial index
 LANE_GATES = (Gate.LANE, Gate.READY)
 BLOCKED_TARGETS_LIMIT = 1000  # the count of blocked targets stops here
-DEMO_TENANT, DEMO_TEMPLATE = "demo", "demo: a short nap"  # the template shows that the tenant holds the demo
 SILENT = "SILENT"  # the state of a worker without a heartbeat for LEASE_SEC, whatever its row says
 
 
@@ -147,8 +146,3 @@ def count_workers(tenant: str | None = None) -> WorkerCounts:
     beating = [row for row in rows if row.state_now != SILENT]
     sums = {name: sum(getattr(row, name) for row in beating) for name in ("slots", "busy", "stuck")}
     return WorkerCounts(dict.fromkeys(names, 0) | states, **sums)
-
-
-def has_sample_history() -> bool:
-    """Return whether the demo is there, whose history is in the rollup alone."""
-    return JobTemplate.objects.filter(tenant=DEMO_TENANT, name=DEMO_TEMPLATE).exists()

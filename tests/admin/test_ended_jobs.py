@@ -39,8 +39,8 @@ def list_job_ids(client: Client, **asked: str) -> set[Any]:
 
 def test_the_first_event_since_a_moment_is_found_by_halving(db: Any) -> None:
     assert filters.find_first_event_id(NOW) == 0
-    for hours in (9, 7, 7, 4, 2):
-        JobEventFactory.create(at=NOW - timedelta(hours=hours))
+    for pk, hours in enumerate((9, 7, 7, 4, 2), start=-3):
+        JobEventFactory.create(pk=pk, at=NOW - timedelta(hours=hours))
     for half_hours in range(1, 20):
         moment = NOW - timedelta(minutes=30 * half_hours)
         later = JobEvent.objects.filter(at__gte=moment).order_by("pk").first()

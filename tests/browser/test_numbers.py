@@ -13,9 +13,7 @@ from django.test import Client
 
 from jobs import demo
 from jobs.actors import Actor, ActorKind
-from jobs.demo.content import WORKER
-from jobs.models import ConcurrencyLimit, Job, JobMinute, Worker
-from jobs.models.rollup import HOUR_WRITER
+from jobs.models import ConcurrencyLimit, Job, Worker
 from jobs.stats import live_counts
 from tests.browser.paths import get_screen_path
 from tests.factories import WorkerFactory
@@ -104,16 +102,15 @@ def list_wrong(client: Client, links: Iterable[Link]) -> Iterator[str]:
 
 @pytest.fixture
 def client(transactional_db: None) -> Client:
-    """Return the browser of a superuser, with the demo's data but for what it makes up for the charts."""
+    """Return the browser of a superuser, with the demo's data."""
     demo.fill(actor=Actor(ActorKind.CLI, "ada"))
-    JobMinute.objects.filter(worker__in=[WORKER, HOUR_WRITER]).delete()
     live_counts.clear_cache()
     WorkerFactory.create(slots=4, serves={"types": ["system.sleep"], "resources": None, "tenant": None})
     return log_in(User.objects.create_superuser("boss"))
 
 
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("window", ["1h", "7d"])
+@pytest.mark.parametrize("window", ["1h", "24h", "7d"])
 def test_each_number_of_the_overview_is_that_of_its_list(client: Client, window: str) -> None:
     page = client.get(f"{get_screen_path('overview')}?window={window}").content.decode()
     content = page.split('id="content-main"')[-1].split('id="jc"')[-1]

@@ -30,7 +30,7 @@ def _quiet_logs() -> Iterator[None]:
 
 class Command(base.CliCommand):
     help = (
-        "Fill the tenant “demo” with jobs in every state, schedules, groups, webhooks and a week of statistics. "
+        "Fill the tenant “demo” with jobs in every state, schedules, groups, webhooks and a week of history. "
         "Other tenants are not changed, and nothing is sent."
     )
 
@@ -50,14 +50,14 @@ class Command(base.CliCommand):
             if not settings.DEBUG and not options["force"] and demo.is_site_in_use():
                 message = _(
                     "This site has more than %(count)d jobs of its own, so it may be in production: workers would run "
-                    "the jobs of the demo, and its sample history would be in the charts. "
+                    "the jobs of the demo, and its sample history would be in lists and charts. "
                     "Use --force to fill the tenant “%(tenant)s” here; “demo --clear” removes it."
                 )
                 raise CommandError(message % {"count": demo.MAX_OTHER_JOBS, "tenant": demo.TENANT})
             with _quiet_logs():
                 jobs = demo.fill(actor=base.current_actor())
             message = _(
-                "The tenant “%(tenant)s” now has %(jobs)d jobs and a week of sample history. "
+                "The tenant “%(tenant)s” now has %(jobs)d jobs, most of them a sample history of a week. "
                 "A running worker runs the waiting ones; “demo --clear” removes all."
             )
             self.stdout.write(message % {"tenant": demo.TENANT, "jobs": jobs})
