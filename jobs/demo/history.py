@@ -11,8 +11,6 @@ from math import sin, tau
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Min
-
 from jobs import clock, db, ids
 from jobs.actors import Actor, ActorKind
 from jobs.demo import TENANT
@@ -77,8 +75,8 @@ def create_past_week(actor: Actor) -> None:
         _add_run(rows, attempt, actor)
         _add_to_rollup(rows, attempt, compacted_before)
     rows.events.sort(key=lambda event: event.at)
-    first_id = min(JobEvent.objects.aggregate(first=Min("pk"))["first"] or 0, RESERVED_ID)
-    for number, event in enumerate(rows.events, start=first_id - len(rows.events)):
+    end_id = RESERVED_ID if first_event is None else min(first_event.pk, RESERVED_ID)
+    for number, event in enumerate(rows.events, start=end_id - len(rows.events)):
         event.pk = number
     with db.atomic():
         Job.objects.bulk_create([attempt.job for attempt in attempts], batch_size=BATCH_SIZE)
@@ -205,6 +203,7 @@ def _add_to_rollup(rows: Rows, attempt: Attempt, compacted_before: datetime) -> 
             outcome=job.status,
             wait_bucket=buckets[0],
             run_bucket=buckets[1],
+            retried=0,
         )
     row.jobs += 1
     row.wait_sec += waited
