@@ -20,6 +20,7 @@ from django.db.models import AutoField, Model, Q, QuerySet, UUIDField
 from django.forms import Media
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
+from django.utils.safestring import mark_safe
 from django.utils.text import capfirst, format_lazy, smart_split, unescape_string_literal
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
@@ -200,6 +201,7 @@ class ConsoleAdmin(admin.ModelAdmin):
     change_list_template = "jobs/list.html"
     change_form_template = "jobs/page_with_buttons.html"
     empty_text: Any = ""  # shown in place of an empty list
+    empty_value_display = mark_safe('<span class="jc-none">–</span>')  # noqa: S308 — a constant
     paginator = CappedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER

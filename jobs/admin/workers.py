@@ -209,7 +209,7 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     def last_heartbeat(self, worker: Worker) -> SafeString | str:
         """Show the age of the last heartbeat: green up to half a lease, amber up to a lease, red beyond."""
         if worker.state == WorkerState.STOPPED:
-            return format_relative_time(worker.stopped_at) or "-"
+            return format_relative_time(worker.stopped_at) or "–"
         age = timezone.now() - worker.heartbeat_at
         leases = age.total_seconds() / conf.LEASE_SEC
         kind, icon = ("good", "✓") if leases <= 0.5 else ("warn", "!") if leases <= 1 else ("bad", "✗")
