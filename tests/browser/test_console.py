@@ -20,6 +20,7 @@ from schedules.models import Schedule
 from tests.admin.test_pages import SHOWN
 from tests.browser.conftest import Opener
 from tests.factories import job_in
+from tests.packaging.processes import until
 from tests.support.admin_pages import get_list_url, get_page_url
 from tests.support.admin_rows import create_all_rows
 from tests.support.admin_users import create_reader
@@ -199,34 +200,46 @@ def test_every_verb_works_without_a_script(open_as: Opener, boss: User) -> None:
 def test_screenshots(open_as: Opener, boss: User, fleet: Fleet) -> None:
     """Pictures for the documentation; only with `--screenshots`, see conftest."""
     scene(fleet)
-    failed = Job.objects.filter(status=Status.FAILED).order_by("pk").last()
-    assert failed is not None
-    running = Job.objects.filter(status=Status.RUNNING).latest("pk")
-    phone = {"viewport": {"width": 390, "height": 844}}
-    wide = {"viewport": {"width": 1440, "height": 900}}
-    tall = {"viewport": {"width": 1440, "height": 1180}}
-    pictures: dict[str, tuple[str, dict[str, Any]]] = {
-        "overview": (place("overview"), tall),
-        "overview-dark": (place("overview"), {"color_scheme": "dark", **tall}),
-        "overview-phone": (place("overview"), phone),
-        "jobs": (get_list_url(Job), wide),
-        "jobs-phone": (f"{get_list_url(Job)}?status=FAILED", phone),
-        "job": (get_page_url(failed), wide),
-        "job-running": (get_page_url(running), wide),
-        "queue": (f"{place('queue')}?tenant=demo&priority=25", wide),
-        "schedules": (get_list_url(Schedule), wide),
-        "activity": (place("activity"), wide),
-        "workers": (get_list_url(Worker), wide),
+    failed = Job.objects.filter(status=Status.FAILED, job_type="demo.mail", target__isnull=False).latest("pk")
+    running = Job.objects.get(target="book-1")
+    paths = {
+        "overview": place("overview"),
+        "job-running": get_page_url(running),
+        "queue": place("queue"),
+        "jobs": get_list_url(Job),
+        "job": get_page_url(failed),
+        "schedules": get_list_url(Schedule),
+        "activity": place("activity"),
+        "workers": get_list_url(Worker),
     }
-    for name, (path, options) in pictures.items():
-        page = open_as(boss, path, **options)
-        page.wait_for_load_state("networkidle")
-        page.screenshot(path=IMAGES / f"{name}.png")
+    wide, phone = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
+    views: dict[str, dict[str, Any]] = {
+        "": {"viewport": wide},
+        "-dark": {"viewport": wide, "color_scheme": "dark"},
+        "-phone": {"viewport": phone},
+    }
+    for suffix, options in views.items():
+        page = open_as(boss, place("overview"), **options)
+        for name, path in paths.items():
+            height = 1180 if name == "overview" else options["viewport"]["height"]
+            page.set_viewport_size({**options["viewport"], "height": height})
+            page.goto(path)
+            page.wait_for_load_state("networkidle")
+            page.evaluate(SHORTEN_PATHS, f"{IMAGES.parents[1]}/")
+            page.screenshot(path=IMAGES / f"{name}{suffix}.png")
+
+
+# Tracebacks name the files of the machine on which the pictures are made.
+SHORTEN_PATHS = """(root) => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(root, "");
+}"""
 
 
 def scene(fleet: Fleet) -> None:
-    """The demo, with a worker at it."""
+    """The demo, with a worker that has finished some of its jobs."""
     demo.fill(actor=Actor(ActorKind.CLI, "ada"))
     fleet.start("--name=worker-1", "--concurrency=4", settings=LONG_LEASE_SETTINGS)
-    counting = job_services.enqueue("sample.count", {"upto": 100_000, "pace": 0.05}, target="book-1", priority=90)
-    wait_for_status(counting.pk, Status.RUNNING, fleet=fleet)
+    long = job_services.enqueue("system.sleep", {"seconds": 90}, target="book-1", priority=90)
+    wait_for_status(long.pk, Status.RUNNING, fleet=fleet)
+    assert until(Job.objects.filter(job_type="system.sleep", status=Status.COMPLETED, schedule=None).exists, 60)
