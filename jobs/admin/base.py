@@ -201,7 +201,7 @@ class ConsoleAdmin(admin.ModelAdmin):
     change_list_template = "jobs/list.html"
     change_form_template = "jobs/page_with_buttons.html"
     empty_text: Any = ""  # shown in place of an empty list
-    empty_value_display = mark_safe('<span class="jc-none">–</span>')  # noqa: S308 — a constant
+    empty_value_display = mark_safe('<span class="jc-none">–</span>')
     paginator = CappedPaginator
     show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER

@@ -12,6 +12,8 @@ from django.urls import reverse
 from django.utils import timezone
 from playwright.sync_api import expect
 
+from jobs import demo
+from jobs.actors import Actor, ActorKind
 from jobs.admin.screens import SCREENS
 from jobs.models import Job, JobGroup, Target, Worker
 from jobs.services import targets
@@ -78,6 +80,17 @@ def test_a_schedule_shows_its_next_fires_while_it_is_written(open_as: Opener, bo
     expect(panel.locator("tbody tr")).to_have_count(5)
     page.locator("#id_cron").fill("0 0 31 2 *")
     expect(panel.locator("tbody tr")).to_have_count(0)
+
+
+def test_figures_and_columns_fit_beside_the_sidebar(open_as: Opener, boss: User) -> None:
+    demo.fill(actor=Actor(ActorKind.CLI, "ada"))
+    page = open_as(boss, place("overview"), viewport={"width": 1280, "height": 900})
+    tops = "[...document.querySelectorAll('.jc-figures .jc-card')].map((card) => card.getBoundingClientRect().top)"
+    assert len(set(page.evaluate(tops))) == 1
+    for name in ("activity", "queue", "performance"):
+        page.goto(place(name))
+        hidden = "[...document.querySelectorAll('.jc-scroll')].map((box) => box.scrollWidth - box.clientWidth)"
+        assert set(page.evaluate(hidden)) == {0}, name
 
 
 def test_a_job_is_submitted_by_a_form_made_of_its_handlers_params(open_as: Opener, boss: User) -> None:
