@@ -209,15 +209,16 @@ class Job(models.Model):
         ]
         indexes = [
             models.Index(fields=DISPATCH_ORDER, condition=Q(gate=Gate.READY, remote=False), name="job_order"),
+            # Not "gate = 3": a plan made while no job was ready chose job_order for the heads of flows, and sorted.
             models.Index(
-                fields=("flow_id", *DISPATCH_ORDER), condition=Q(gate=Gate.READY, remote=False), name="job_ready"
+                fields=("flow_id", *DISPATCH_ORDER), condition=Q(gate__gt=Gate.LANE, remote=False), name="job_ready"
             ),
             models.Index(
                 fields=("addon_id", *DISPATCH_ORDER), condition=Q(gate=Gate.READY, remote=True), name="job_offerable"
             ),
             models.Index(
                 fields=("flow_id", *DISPATCH_ORDER),
-                condition=Q(gate=Gate.READY, remote=True),
+                condition=Q(gate__gt=Gate.LANE, remote=True),
                 name="job_offerable_flow",
             ),
             models.Index(

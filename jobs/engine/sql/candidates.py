@@ -89,7 +89,9 @@ def find_across_flows(
     With `flows`, return up to `limit` jobs of each of so many flows: the first flow of every tenant and addon, then the
     second of each, so that one of them with many flows does not crowd out the others; and at most `turns` of each.
     """
-    ready = f"gate = 3 AND {'remote' if remote else 'NOT remote'}"
+    # The condition of the indexes by flow alone. By "gate = 3" the planner may read all ready jobs for each flow, in an
+    # index of another order: 10,000 flows took 40 s after an ANALYZE that had found no ready job.
+    ready = f"gate > 2 AND {'remote' if remote else 'NOT remote'}"
     if db.is_sqlite(connection):
         return _find_across_flows_on_sqlite(connection, ready, wanted, limit, flows, turns)
     heads, total = (limit, f"LIMIT {limit:d}") if flows is None else (flows, "")
