@@ -136,6 +136,27 @@ def test_a_jobs_deliveries_fit_into_their_column_in_a_language_with_longer_words
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
+# Words of up to 20 letters that a line break cuts, other than in preformatted text.
+BROKEN_WORDS = """
+() => {
+  const broken = [];
+  const texts = document.createTreeWalker(document.querySelector("#content"), NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    if (!text.parentElement.offsetParent || text.parentElement.closest("pre, code, select, .jc-skip")) continue;
+    for (const word of text.data.matchAll(/[\\p{L}\\p{N}]{2,20}/gu)) {
+      const range = document.createRange();
+      range.setStart(text, word.index);
+      range.setEnd(text, word.index + word[0].length);
+      const lines = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+      if (lines.size > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+}
+"""
+
+
 @pytest.mark.timeout(300)  # all screens and lists there are, one after the other
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_screen_list_or_page_is_wider_than_a_phone(open_as: Opener, boss: User, scheme: str) -> None:
@@ -145,6 +166,21 @@ def test_no_screen_list_or_page_is_wider_than_a_phone(open_as: Opener, boss: Use
     for path in (*map(place, LISTED), f"{place('enqueue')}?job_type=sample.add", *lists):
         page.goto(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
+        assert page.evaluate(BROKEN_WORDS) == [], path
+
+
+def test_words_of_a_list_stay_whole_and_its_numbers_end_their_column(open_as: Opener, boss: User) -> None:
+    create_all_rows()
+    events = ["job.completed", "job.cancelled", "group.finished"]
+    endpoint = factories.WebhookEndpointFactory.create(url="https://hooks.example.com/jobs", events=events)
+    page = open_as(boss, get_list_url(type(endpoint)))
+    for path in (get_list_url(type(endpoint)), get_list_url(Job), place("performance")):
+        page.goto(path)
+        assert page.evaluate(BROKEN_WORDS) == [], path
+    sides = page.locator(".jc-table td.jc-number").evaluate_all(
+        "cells => cells.map((c) => getComputedStyle(c).textAlign)"
+    )
+    assert set(sides) == {"end"}
 
 
 @pytest.mark.timeout(300)
