@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from django.contrib.auth.models import Group, Permission, User
 
@@ -48,6 +50,13 @@ def test_a_member_has_the_permissions_of_the_role_and_no_more(role: str, allowed
     user.groups.add(Group.objects.get(name=role))
     actual = {permission.partition(".")[2] for permission in user.get_all_permissions()}
     assert (set(allowed) - actual, set(denied) & actual) == (set(), set())
+
+
+def test_the_guide_shows_what_a_first_run_prints() -> None:
+    guide = Path("docs/roles-and-demo.md").read_text().splitlines()
+    assert [line for line in guide if line.startswith(tuple(f"{role}:" for role in ROLES))] == call(
+        "createroles"
+    ).out.splitlines()
 
 
 def test_a_second_run_changes_nothing_and_says_so() -> None:
