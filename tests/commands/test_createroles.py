@@ -53,7 +53,7 @@ def test_a_member_has_the_permissions_of_the_role_and_no_more(role: str, allowed
 
 
 def test_the_guide_shows_what_a_first_run_prints() -> None:
-    guide = Path("docs/roles-and-demo.md").read_text().splitlines()
+    guide = (Path(__file__).parents[2] / "docs/roles-and-demo.md").read_text().splitlines()
     assert [line for line in guide if line.startswith(tuple(f"{role}:" for role in ROLES))] == call(
         "createroles"
     ).out.splitlines()
