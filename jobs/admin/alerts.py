@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
-from urllib.parse import urlencode
 
 from django.contrib.admin import AdminSite
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -24,7 +23,7 @@ from django.utils.translation import ngettext, pgettext
 from jobs import db
 from jobs.admin.base import count_capped
 from jobs.admin.charts import finished_query
-from jobs.admin.columns import link, list_url, short_id
+from jobs.admin.columns import link, list_url, search_url, short_id
 from jobs.admin.formatting import first_line, format_count, format_duration, format_percent, isolate_text
 from jobs.conf import get_raw_settings, read_settings
 from jobs.models import ConcurrencyLimit, Job, LimitScope, Worker
@@ -273,31 +272,27 @@ def _worker_alerts(site: AdminSite, facts: AlertFacts) -> Iterator[Alert]:
 
 
 def _unserved_alert(site: AdminSite, ready: ReadyJobs) -> Alert:
-    jobs_url = list_url(site, Job)
+
+    def build_url(job_type: str) -> str:
+        return search_url(site, "type", job_type, status=str(Status.QUEUED))
+
     message = ngettext(
         "%s job has no worker that handles it.", "%s jobs have no worker that handles them.", ready.unserved
     )
     names = [
-        format_html('<a href="{}">{} ({})</a>', queued_url(jobs_url, name), isolate_text(name), format_count(jobs))
+        format_html('<a href="{}">{} ({})</a>', build_url(name), isolate_text(name), format_count(jobs))
         for name, jobs in ready.unserved_types
     ]
     left = ready.unserved - sum(jobs for _name, jobs in ready.unserved_types)
     first = ready.unserved_types[0][0]
     return Alert(
         message % format_count(ready.unserved),
-        queued_url(jobs_url, first),
+        build_url(first),
         _("Show jobs"),
         badge=_("No worker"),
         detail=join_names(names, left),
         since=ready.unserved_since,
     )
-
-
-def queued_url(jobs_url: str, job_type: str) -> str:
-    """Return the URL of the queued jobs of a type, which need not be registered in this process."""
-    quoted = job_type.replace("\\", "\\\\").replace('"', '\\"')
-    query = urlencode({"status": str(Status.QUEUED), "q": f'type:"{quoted}"'})
-    return f"{jobs_url}?{query}"
 
 
 def _heartbeat_alerts(site: AdminSite, facts: AlertFacts) -> Iterator[Alert]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property, partialmethod
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -82,10 +82,12 @@ class CappedPaginator(Paginator):
 _QUALIFIER = re.compile(r"([A-Za-z_]+):(?!//)(.*)", re.DOTALL)  # "https://…" is a word
 
 
-def split_terms(text: str, qualifiers: Collection[str]) -> tuple[list[SearchTerm], str]:
+def split_terms(
+    text: str, qualifiers: Collection[str], is_word: Callable[[str], bool] = lambda word: False
+) -> tuple[list[SearchTerm], str]:
     """Return the terms of a search, and the first qualifier that is not one of these; "" if all are known.
 
-    A space may follow a colon. A term in quotes is a word, whatever colons it has.
+    A space may follow a colon. A term in quotes is a word, whatever colons it has, and so is one that `is_word` knows.
     """
     terms: list[SearchTerm] = []
     pending = ""
@@ -96,7 +98,9 @@ def split_terms(text: str, qualifiers: Collection[str]) -> tuple[list[SearchTerm
             pending = ""
         elif match is None or not qualifiers:
             terms.append(SearchTerm("", _unquote(word)))
-        elif (name := match[1].lower()) not in qualifiers:
+        elif (name := match[1].lower()) not in qualifiers and is_word(word):
+            terms.append(SearchTerm("", word))
+        elif name not in qualifiers:
             return [], match[1]
         elif match[2]:
             terms.append(SearchTerm(name, _unquote(match[2])))

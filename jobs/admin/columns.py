@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django.contrib.admin import AdminSite, ModelAdmin, display
@@ -73,6 +74,13 @@ def change_url(site: AdminSite, model: type[Model], pk: Any) -> str:
 def list_url(site: AdminSite, model: type[Model]) -> str:
     name = f"admin:{model._meta.app_label}_{model._meta.model_name}_changelist"
     return reverse(name, current_app=site.name)
+
+
+def search_url(site: AdminSite, qualifier: str, value: str, **filters: str) -> str:
+    """Return the address of the job list with a search for one value, such as type:"mail.send", and filters."""
+    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+    query = urlencode({**filters, "q": f'{qualifier}:"{quoted}"'})
+    return f"{list_url(site, Job)}?{query}"
 
 
 def link(site: AdminSite, model: type[Model], pk: Any, text: str = "") -> SafeString | str | None:

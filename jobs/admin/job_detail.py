@@ -21,7 +21,7 @@ from django.utils.translation import pgettext
 from jobs import db
 from jobs.admin import screens
 from jobs.admin.base import ActionAdmin, CappedInt, can_view_payload
-from jobs.admin.columns import change_url, link, list_url, short_id
+from jobs.admin.columns import change_url, link, list_url, search_url, short_id
 from jobs.admin.failures import ERROR_HEAD, ERROR_TAIL, FAILURES_READ, find_own_frame, hide_error, parse_error
 from jobs.admin.formatting import (
     describe_priority,
@@ -131,6 +131,8 @@ def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str
         "attempt": format_attempt(job),
         "priority": describe_priority(job.priority),
         "target_link": link(admin.admin_site, Target, job.lane_id, first_line(job.target or "", 200)),
+        "resource_url": search_url(admin.admin_site, "resource", job.resource),
+        "tags": [(tag, search_url(admin.admin_site, "tag", tag)) for tag in job.tags],
         "submitted_by": format_initiator(submission) if submission else "",
         "verbs": list_verbs(admin, request, job, facts, behind.jobs if behind else 0),
         "edit_url": keep_list_filters(request, screens.screen_url(admin.admin_site, "edit", job.pk))

@@ -183,6 +183,12 @@ _ADD: dict[str, Callable[[JobSearch, str], None]] = {
 }
 
 
+def is_tag_or_target(word: str) -> bool:
+    """Return whether a tag or a target begins so, such as the tag "customer:acme", whose colon ends no qualifier."""
+    prefix = word.rstrip("*")
+    return bool(find_names(JobTag, "tag", prefix, limit=1) or find_names(Job, "target", prefix, limit=1))
+
+
 def limit_rows(rows: QuerySet[Any], limit: int) -> QuerySet[Any]:
     """Return the first rows of an ordered list, to be filtered further.
 

@@ -59,7 +59,7 @@ from jobs.admin.formatting import (
     truncate_text,
 )
 from jobs.admin.job_actions import FILTERS, JobActionAdmin
-from jobs.admin.job_search import CHECK_LIMIT, QUALIFIERS, JobSearch, limit_rows
+from jobs.admin.job_search import CHECK_LIMIT, QUALIFIERS, JobSearch, is_tag_or_target, limit_rows
 from jobs.admin.navigation import VIEW_DIAGNOSTICS
 from jobs.admin.screens import screen
 from jobs.conf import conf
@@ -264,7 +264,7 @@ class JobAdmin(JobActionAdmin):
             if not (ends := statuses & TERMINAL):
                 return queryset.none(), False
             queryset = order_by_end(queryset, ends, is_bounded=EndedFilter.is_used(request))
-        terms, unknown = split_terms(search_term, QUALIFIERS)
+        terms, unknown = split_terms(search_term, QUALIFIERS, is_word=is_tag_or_target)
         if unknown:
             self.report_search_problem(request, describe_unknown_qualifier(unknown, QUALIFIERS))
             return queryset.none(), False

@@ -255,6 +255,15 @@ def test_every_verb_is_confirmed_with_its_consequence_and_a_reason(boss: Client)
         assert (verb.consequence in unescape(form), 'name="reason"' in form) == (True, True), verb.name
 
 
+def test_resource_and_tags_lead_to_the_jobs_that_share_them(boss: Client) -> None:
+    job = JobFactory.create(resource='the "big" plotter', tags=["customer:acme"])
+    JobFactory.create()
+    context = boss.get(get_page_url(job)).context
+    for url in (context["resource_url"], context["tags"][0][1]):
+        assert url in unescape(get_page(boss, job))
+        assert [row.pk for row in boss.get(url).context["cl"].result_list] == [job.pk]
+
+
 def test_cancel_is_the_last_button_and_stands_apart(boss: Client) -> None:
     page = get_page(boss, job_services.enqueue("tests.note", {"text": "a"}))
     buttons = page[page.index('id="job-verbs"') : page.index('id="job-why"')]

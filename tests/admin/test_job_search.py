@@ -115,6 +115,15 @@ def test_an_unknown_qualifier_is_named_with_the_known_ones(boss: Client) -> None
     assert search(boss, '"http://shop/7"') == search(boss, "target:http://shop/7") == {url.pk}
 
 
+def test_a_tag_with_a_colon_is_found_as_the_page_shows_it(boss: Client) -> None:
+    tagged = JobFactory.create(tags=["customer:acme"])
+    targeted = JobFactory.create(target="tenant7:book")
+    JobFactory.create(tags=["customer:other"])
+    assert search(boss, "customer:acme") == {tagged.pk}
+    assert search(boss, "tenant7:bo*") == {targeted.pk}
+    assert "customer:" in problem(boss, "q=customer%3Anone")
+
+
 @pytest.mark.parametrize("text", ["\0", "type:\0", "tag:%", "target:*", '"', "key:'", "…", "#", ":", "x:", "status:*"])
 def test_no_search_is_an_error(text: str, boss: Client) -> None:
     JobFactory.create()
