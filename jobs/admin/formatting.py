@@ -38,7 +38,7 @@ PRIORITY_LABELS = {
     PRIORITIES["HIGH"]: pgettext_lazy("priority", "High"),
     PRIORITIES["URGENT"]: pgettext_lazy("priority", "Urgent"),
 }
-BLOCKED = {"target_blocked", "target_paused", "scope_paused"}  # reasons that a person has to remove
+BLOCKED = {"target_blocked", "target_paused"}  # reasons to wait of the tab Blocked
 ICONS = {  # beside the label, for readers who do not see the colour; every font has them
     Status.PENDING: "◌",
     Status.QUEUED: "○",
@@ -163,6 +163,8 @@ def state_badge(job: Job, wait: Reason | None) -> SafeString:
         return badge("pending", pgettext("state of a job", "Held"), "‖")
     if job.status == Status.QUEUED and wait is not None and wait.code == "no_worker":
         return badge("warn", pgettext("state of a job", "No worker"), "!")
+    if job.status == Status.QUEUED and wait is not None and wait.code == "scope_paused":
+        return badge("warn", pgettext("state of a job", "Limit paused"), "‖")
     if job.status == Status.QUEUED and wait is not None and wait.code in BLOCKED:
         return badge("warn", pgettext("state of a job", "Blocked"), "⊗")
     if job.status == Status.QUEUED:

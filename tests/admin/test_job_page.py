@@ -20,6 +20,7 @@ import tests.sample_app.job_types  # noqa: F401  what is cloned must be a known 
 from jobs.models import Job
 from jobs.process_identity import ProcessIdentity
 from jobs.services import jobs as job_services
+from jobs.services import limits
 from jobs.states import Status
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, WorkerFactory, job_in
 from tests.support.admin_pages import get_list_url, get_page_url, read_messages
@@ -276,12 +277,14 @@ def test_the_page_names_the_state_of_a_job_as_its_row_does(boss: Client) -> None
     WorkerFactory.create(serves={"types": ["tests.note"]})
     note: Any = ("tests.note", {"text": "a"})
     job_in(Status.FAILED, target="shut")
+    limits.pause("resource", "plotter")
     states = {
         "Waiting": job_services.enqueue(*note),
         "Blocked": job_services.enqueue(*note, target="shut"),
         "Scheduled": job_services.enqueue(*note, not_before=timezone.now() + timedelta(hours=2)),
         "Held": job_services.enqueue(*note, hold=True),
         "No worker": job_services.enqueue("tests.anything", {}),
+        "Limit paused": job_services.enqueue(*note, resource="plotter"),
         "Paused": job_services.pause(job_services.enqueue(*note).pk),
     }
     changelist = boss.get(get_list_url(Job)).context["cl"]
@@ -289,6 +292,8 @@ def test_the_page_names_the_state_of_a_job_as_its_row_does(boss: Client) -> None
     for state, job in states.items():
         badge = boss.get(get_page_url(job)).context["badge"]
         assert (state in badge, badge) == (True, changelist.model_admin.shown_status(rows[job.pk])), state
+    blocked = boss.get(get_list_url(Job), {"status": "blocked"}).context["cl"].result_list
+    assert [job.pk for job in blocked] == [states["Blocked"].pk]
 
 
 def test_the_error_stands_with_its_own_frame_and_the_same_failures_are_counted(boss: Client) -> None:
