@@ -51,7 +51,7 @@ from jobs.admin.job_actions import (
 from jobs.admin.job_timeline import PAUSED, RAN, WAITED, TimeSpent, build_timeline, draw_time_bar, measure_time
 from jobs.explain import Handlers, explain
 from jobs.explain.reasons import NEEDS_OPERATOR, Reason
-from jobs.models import ConcurrencyLimit, Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
+from jobs.models import Activity, ConcurrencyLimit, Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
 from jobs.models.expressions import sql_literals
 from jobs.models.job import RARE_STATUSES, STATUS_IN_SENTENCE
 from jobs.payload_visibility import get_public_reason, hide_in_event, hide_in_run
@@ -74,12 +74,14 @@ def show_on_page(section: PageSection) -> None:
 
 def page_version(job_id: Any) -> str:
     """Return a string that changes with a job's page, from one statement."""
-    # Progress and log lines write no event. The last event is that of any job: jobs ahead may have changed.
+    # Progress and log lines write no event, limits and workers only activity. The last event is that of any job: jobs
+    # ahead may have changed.
     last_log = JobLog.objects.filter(job_id=OuterRef("pk")).order_by("-pk").values("pk")[:1]
     last_event = JobEvent.objects.order_by("-pk").values("pk")[:1]
     columns = ("status", "progress", "progress_message", "tokens_used")
-    row = Job.objects.filter(pk=job_id).values_list(*columns, Subquery(last_log), Subquery(last_event)).first()
-    return repr(row)
+    last_activity = Activity.objects.order_by("-pk").values("pk")[:1]
+    last = (Subquery(last_log), Subquery(last_event), Subquery(last_activity))
+    return repr(Job.objects.filter(pk=job_id).values_list(*columns, *last).first())
 
 
 class Verb(NamedTuple):

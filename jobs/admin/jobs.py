@@ -301,7 +301,7 @@ class JobAdmin(JobActionAdmin):
         hide_in_job(row)
 
     def list_version(self) -> str:
-        return screens.latest_event_id()
+        return f"{screens.latest_event_id()} {screens.latest_activity_id()}"  # a pause of a limit is no event
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
         """Return the paused limits, URLs, the qualifiers of the search, and the time zone of the fields."""

@@ -259,6 +259,16 @@ def test_a_list_that_asks_for_itself_is_told_that_nothing_happened(boss: Client)
     assert boss.get(get_list_url(Job), headers={"If-None-Match": first["ETag"]}).status_code == 200  # a person reloads
 
 
+def test_a_paused_limit_refreshes_the_list_and_the_page_of_a_job_that_waits(boss: Client) -> None:
+    job = job_services.enqueue("tests.note", {"text": "a"})
+    for change in (limits.pause, limits.unpause):
+        for url in (get_list_url(Job), get_page_url(job)):
+            before = boss.get(url, headers={"X-Jobs-Live": "1"})["ETag"]
+            change("resource", url)
+            asked = {"X-Jobs-Live": "1", "If-None-Match": before}
+            assert boss.get(url, headers=asked).status_code == 200, (change, url)
+
+
 def test_a_job_that_follows_one_whose_worker_died_is_marked_as_rescued(db: Any) -> None:
     client = log_in(create_reader("ann"))
     for reason in ("lease expired", "boom"):
