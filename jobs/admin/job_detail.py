@@ -226,6 +226,7 @@ def advise(admin: ActionAdmin, request: HttpRequest, reason: Reason, job: Job) -
         "no_worker": (Worker, _("Show workers")),
         "no_slot": (Worker, _("Show workers")),
         "limit": (ConcurrencyLimit, _("Show limits")),
+        "rate_limit": (ConcurrencyLimit, _("Show limits")),
         "scope_paused": (ConcurrencyLimit, _("Resume it under limits")),
         "target_paused": (Target, _("Show the target")),
     }
@@ -291,9 +292,21 @@ def _list_siblings(admin: ActionAdmin, job: Job) -> list[tuple[Any, SafeString, 
     rows = members.filter(group_index__gte=first).order_by("group_index").only("job_type", "status", "group_index")
     site = admin.admin_site
     return [
-        (link(site, Job, row.pk, f"{row.group_index} {row.job_type}"), status_badge(row.status), row.pk == job.pk)
+        (
+            link(site, Job, row.pk, f"{(row.group_index or 0) + 1} {row.job_type}"),
+            status_badge(row.status),
+            row.pk == job.pk,
+        )
         for row in rows[:SIBLINGS_SHOWN]
     ]
+
+
+def _get_place(job: Job) -> str:
+    """Return the place of a member in its group, counted from 1 as on the group's page."""
+    if job.group is None or job.group_index is None:
+        return ""
+    is_final = job.group_index == job.group.then_index
+    return _("final job") if is_final else _("place %d") % (job.group_index + 1)
 
 
 def hide_texts(run: JobRun | None, events: Sequence[JobEvent], chain: Sequence[dict[str, Any]]) -> None:
@@ -327,8 +340,7 @@ def _list_facts(
     yield _("Idempotency key"), isolate_text(job.idempotency_key) if job.idempotency_key else None
     yield _("Template"), link(site, JobTemplate, job.template_id, str(job.template)) if job.template_id else None
     if job.group_id:
-        position = _("place %d") % job.group_index if job.group_index is not None else ""
-        yield _("Group"), link(site, JobGroup, job.group_id, f"{first_line(str(job.group), 100)}, {position}")
+        yield _("Group"), link(site, JobGroup, job.group_id, f"{first_line(str(job.group), 100)}, {_get_place(job)}")
     model = Job._meta.get_field("schedule").related_model
     if job.schedule_id is not None and isinstance(model, type):
         yield _("Schedule"), link(site, model, job.schedule_id, first_line(str(job.schedule), 100))

@@ -17,12 +17,13 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import tests.sample_app.job_types  # noqa: F401  what is cloned must be a known type
-from jobs.models import Job
+from jobs.models import ConcurrencyLimit, Job
 from jobs.process_identity import ProcessIdentity
 from jobs.services import jobs as job_services
 from jobs.services import limits
 from jobs.states import Status
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, WorkerFactory, job_in
+from tests.support import executor
 from tests.support.admin_pages import get_list_url, get_page_url, read_messages
 from tests.support.admin_rows import create_all_rows
 from tests.support.admin_users import create_reader, log_in
@@ -84,6 +85,15 @@ def test_a_job_that_waits_says_why_and_names_the_job_in_its_way(boss: Client) ->
     page = get_page(boss, waiting)
     assert "Target book-1 is blocked" in page
     assert get_page_url(failed) in page
+
+
+def test_a_job_that_waits_for_a_rate_leads_to_the_limits(boss: Client) -> None:
+    limits.set_rates("resource", "attic", rate="1/day")
+    job_services.enqueue("tests.nothing")
+    assert executor.claim_next()
+    page = boss.get(get_page_url(job_services.enqueue("tests.nothing")))
+    (advice,) = (item for item in page.context["advice"] if "Rate limit of resource attic: 1/day" in item.message)
+    assert (advice.label, advice.url) == ("Show limits", get_list_url(ConcurrencyLimit))
 
 
 def test_a_job_that_waits_for_its_time_shows_the_steps_ahead(boss: Client) -> None:

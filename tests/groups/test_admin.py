@@ -8,7 +8,7 @@ import pytest
 
 from jobs.models import GroupStatus, JobEvent, JobGroup
 from jobs.services import groups
-from tests.support.admin_pages import read_messages, run_action
+from tests.support.admin_pages import get_page_url, read_messages, run_action
 from tests.support.admin_users import create_reader, log_in
 
 pytestmark = pytest.mark.django_db
@@ -38,7 +38,11 @@ def test_what_cannot_be_done_is_said_and_the_rest_is_done() -> None:
     assert "cannot be cancelled" in str(messages)
 
 
-def test_a_page_names_the_final_job() -> None:
-    made = groups.create([ITEM, ITEM], then=ITEM)
-    page = log_in(create_reader("reader")).get(f"/admin/jobscheduler_jobs/jobgroup/{made.pk}/change/")
-    assert "3 (final job)" in page.content.decode()
+def test_the_pages_of_a_group_and_of_its_jobs_count_alike_and_name_the_final_job() -> None:
+    made = groups.create([ITEM, ITEM], then=ITEM, name="books")
+    reader = log_in(create_reader("reader"))
+    first, _second, final = groups.get_latest_attempts(made.pk)
+    assert "3 (final job)" in reader.get(get_page_url(made)).content.decode()
+    assert "books, place 1<" in reader.get(get_page_url(first)).content.decode()
+    page = reader.get(get_page_url(final)).content.decode()
+    assert ("books, final job<" in page, "1 sample.noop<" in page) == (True, True)
