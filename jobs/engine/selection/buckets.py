@@ -9,13 +9,13 @@ lost, and nothing stays reserved, however a job ends.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 from uuid import UUID
 
 from jobs.engine.sql.limits import LimitRow, SpendRow, read_clock, read_spends
 from jobs.models import ConcurrencyLimit, TokenSpend
-from jobs.policies.concurrency import NO_BUCKETS, Flow, Limit
+from jobs.policies.concurrency import NO_BUCKETS, Flow
 from jobs.rates import Buckets, make_buckets
 
 
@@ -52,15 +52,21 @@ class BucketRound:
         changed = [spend for spend in self._spends if spend.active and self._due[spend.id] != spend.taken]
         is_settling = bool(ended or changed)
         for row in self._rows:
-            limit = Limit(row.scope, row.key, None)
-            own = [start for start in starts if limit.names(start.flow)]
+            own = [start for start in starts if _applies(row, start.flow)]
             is_back = row.bucket_at is not None and row.bucket_at > self._now
             if own or is_back or (is_settling and row.token_rate):
                 self._store(row, own)
         if ended:
             TokenSpend.objects.filter(pk__in=ended).delete()
-        spends = [_build_spend(spend, self._due[spend.id]) for spend in changed]
-        spends += [_start_spend(start) for start in starts if self._has_token_rate(start.flow)]
+        spends = [
+            _build_spend(spend.id, Flow.of(spend), spend.reserved, self._due[spend.id], spend.used_before)
+            for spend in changed
+        ]
+        spends += [
+            _build_spend(start.id, start.flow, start.reserved, start.reserved, start.tokens_used)
+            for start in starts
+            if self._has_token_rate(start.flow)
+        ]
         if spends:
             TokenSpend.objects.bulk_create(
                 spends,
@@ -73,8 +79,7 @@ class BucketRound:
         buckets = make_buckets(row, self._now)
         if buckets.tokens is None:
             return buckets
-        limit = Limit(row.scope, row.key, None)
-        used = sum(self._due[spend.id] - spend.taken for spend in self._spends if limit.names(Flow.of(spend)))
+        used = sum(self._due[spend.id] - spend.taken for spend in self._spends if _applies(row, Flow.of(spend)))
         return replace(buckets, tokens=buckets.tokens.take(used))
 
     def _store(self, row: LimitRow, starts: Sequence[Start]) -> None:
@@ -87,7 +92,7 @@ class BucketRound:
         ConcurrencyLimit.objects.filter(pk=row.id).update(**fields)
 
     def _has_token_rate(self, flow: Flow) -> bool:
-        return any(row.token_rate and Limit(row.scope, row.key, None).names(flow) for row in self._rows)
+        return any(row.token_rate and _applies(row, flow) for row in self._rows)
 
 
 def delete_spends() -> None:
@@ -106,14 +111,9 @@ def _count_due(spend: SpendRow) -> int:
     return max(spend.reserved, spend.used) if spend.active or spend.lost else spend.used
 
 
-def _start_spend(start: Start) -> TokenSpend:
-    flow = start.flow
-    columns = {"tenant": flow.tenant, "job_type": flow.job_type, "resource": flow.resource, "addon_id": flow.addon_id}
-    amounts = {"reserved": start.reserved, "taken": start.reserved, "used_before": start.tokens_used}
-    return TokenSpend(pk=start.id, **columns, **amounts)
+def _applies(row: LimitRow, flow: Flow) -> bool:
+    return row.key == flow.key(row.scope)
 
 
-def _build_spend(spend: SpendRow, taken: int) -> TokenSpend:
-    columns = {name: getattr(spend, name) for name in ("tenant", "job_type", "resource", "addon_id")}
-    amounts = {"reserved": spend.reserved, "taken": taken, "used_before": spend.used_before}
-    return TokenSpend(pk=spend.id, **columns, **amounts)
+def _build_spend(spend_id: UUID, flow: Flow, reserved: int, taken: int, used_before: int) -> TokenSpend:
+    return TokenSpend(pk=spend_id, **asdict(flow), reserved=reserved, taken=taken, used_before=used_before)
