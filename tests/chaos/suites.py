@@ -144,6 +144,9 @@ SUITES: dict[str, Suite] = {
     "lanes": Suite("lanes", long={"seconds": 15.0}, small={"seconds": 5.0}),
     "kills": Suite("kills", long={"jobs": 3000, "seconds": 120.0}, small={"jobs": 150, "seconds": 10.0}),
     "restarts": Suite("restarts", long={"kills": 20}, small={"kills": 3}),
+    "recycling": Suite(  # in the long form, jobs take longer than a lease
+        "recycling", long={"jobs": 400, "longest_sec": 25.0}, small={"jobs": 40, "longest_sec": 3.0}
+    ),
     "idle": Suite("idle", "idle", with_server=True, long={"seconds": 60.0}, small={"seconds": 10.0}),
     "memory": Suite("idle", "memory", long={"jobs": 100_000}, small={"jobs": 2000}),
     "schema": Suite("schema", long={"seconds": 600}, small={"seconds": 40}),
