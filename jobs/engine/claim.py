@@ -125,7 +125,8 @@ class Claimer:
         served = {"job_type": self.served_jobs.types, "resource": self.served_jobs.resources}
         served["tenant"] = None if self.served_jobs.tenant is None else (self.served_jobs.tenant,)
         keys = served.get(limit.scope)
-        return keys is None or limit.key in keys
+        is_excluded = limit.scope == "resource" and limit.key in self.served_jobs.excluded_resources
+        return not is_excluded and (keys is None or limit.key in keys)
 
 
 def record_starts(claims: Sequence[Claim]) -> None:

@@ -111,9 +111,9 @@ def test_the_claim_knows_when_the_next_job_may_start(monkeypatch: pytest.MonkeyP
     assert claim(1, claimer) == 0
     assert claimer.next_start_at == pytest.approx(110, abs=9)
     assert not claimer.is_saturated
-    elsewhere = make_claimer(resources=("other",))
-    assert claim(1, elsewhere) == 0
-    assert elsewhere.next_start_at is None
+    for elsewhere in (make_claimer(resources=("other",)), make_claimer(excluded_resources=("default",))):
+        assert claim(1, elsewhere) == 0
+        assert elsewhere.next_start_at is None
     pass_time(10)
     assert claim(1, claimer) == 1
 
