@@ -1,10 +1,14 @@
-"""Groups of five with a final job, whose members end in the same instant on five workers: it runs once."""
+"""Groups of five with a final job, whose members end in the same instant on five workers: it runs once.
+
+In three of four groups a member fails, and `on_failure` decides about the final job.
+"""
 
 from __future__ import annotations
 
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 from jobs.models import GroupStatus, Job, JobGroup
 from jobs.services.groups import group
@@ -15,6 +19,8 @@ from tests.support.worker_processes import LONG_LEASE_SETTINGS, Fleet, wait_unti
 
 SIZE = 5
 SLOTS = 10
+RULES = (None, "stop", "skip", "continue")  # `on_failure`; None: no member fails
+ENDS = {"stop": Status.CANCELLED, "skip": Status.SKIPPED}  # of final jobs that do not run
 STARTABLE = (Status.QUEUED, Status.DISPATCHING, Status.RUNNING)
 
 
@@ -25,13 +31,19 @@ def run(fleet: Fleet, chance: random.Random, *, groups: int, sabotage: str = "",
     resources = [f"part-{number}" for number in range(SIZE)]
     workers = [fleet.start(f"--resources={name},default", f"--concurrency={slots}", **how) for name in resources]
     fleet.wait_until_started(*workers)
+    rules = [None if sabotage else RULES[number % len(RULES)] for number in range(groups)]
+    failing = [None if rule is None else chance.randrange(SIZE) for rule in rules]
     began = time.monotonic()
-    for number in range(groups):
+    for number, rule in enumerate(rules):
         members = [
-            {"job_type": "sample.part", "params": {"number": number * SIZE + index}, "resource": resources[index]}
+            {
+                "job_type": "sample.part",
+                "params": {"number": number * SIZE + index, "fails": index == failing[number]},
+                "resource": resources[index],
+            }
             for index in range(SIZE)
         ]
-        group(members, then={"job_type": "sample.total"}, name=str(number)).enqueue()
+        group(members, then={"job_type": "sample.total"}, on_failure=rule, name=str(number)).enqueue()
     # The end of the last member releases the final job in the same transaction: what is PENDING now stays so.
     startable = Job.objects.filter(status__in=STARTABLE)
     wait_until(lambda: not startable.exists(), 60 + groups * 0.5, lambda: f"{startable.count()} jobs end")
@@ -40,21 +52,27 @@ def run(fleet: Fleet, chance: random.Random, *, groups: int, sabotage: str = "",
         worker.terminate()
     for worker in workers:
         worker.wait_for_end()
-    judge(verdict, fleet, groups)
+    judge(verdict, fleet, rules, failing)
     return verdict
 
 
-def judge(verdict: SuiteReport, fleet: Fleet, groups: int) -> None:
-    ended = dict(Counter(JobGroup.objects.values_list("status", flat=True)))
-    verdict.require(ended == {GroupStatus.COMPLETED: groups}, f"the groups ended as {ended}")
+def judge(verdict: SuiteReport, fleet: Fleet, rules: Sequence[str | None], failing: Sequence[int | None]) -> None:
+    ended = Counter(JobGroup.objects.values_list("status", flat=True))
+    expected_ends = Counter(GroupStatus.COMPLETED if rule is None else GroupStatus.PARTIAL for rule in rules)
+    verdict.require(ended == expected_ends, f"the groups ended as {dict(ended)}, not as {dict(expected_ends)}")
     starts = Counter(call["group"] for call in fleet.ledger.read_lines("start") if call["type"] == "sample.total")
-    verdict.require(len(starts) == groups, f"{len(starts)} of {groups} final jobs ran")
+    expected_starts = sum(rule not in ENDS for rule in rules)
+    verdict.require(len(starts) == expected_starts, f"{len(starts)} of {expected_starts} final jobs ran")
     verdict.broken += [
         f"the final job of group {item} ran {times} times" for item, times in starts.items() if times > 1
     ]
-    finals = Job.objects.filter(job_type="sample.total", status=Status.COMPLETED)
-    results = dict(finals.values_list("group__name", "run__artifacts"))
-    for name, artifacts in results.items():
-        expected = [int(name) * SIZE + index for index in range(SIZE)]
-        verdict.require(artifacts["result"] == expected, f"the final job of group {name} got {artifacts['result']}")
+    finals = Job.objects.filter(job_type="sample.total").values_list("group__name", "status", "run__artifacts")
+    for name, status, artifacts in finals:
+        number = int(name)
+        rule = rules[number] or ""
+        expected = ENDS.get(rule, Status.COMPLETED)
+        verdict.require(status == expected, f"the final job of group {name} ended {status}, with {rule}")
+        if status == Status.COMPLETED:
+            parts = [None if index == failing[number] else number * SIZE + index for index in range(SIZE)]
+            verdict.require(artifacts["result"] == parts, f"the final job of group {name} got {artifacts['result']}")
     verdict.broken += find_refusals(fleet)

@@ -78,9 +78,11 @@ def run_right(ctx: Any, number: int) -> None:
 
 
 @job("sample.part")
-def run_part(ctx: Any, number: int) -> int:
+def run_part(ctx: Any, number: int, fails: bool = False) -> int:
     with record_call(ctx, "sample.part"):
         _await_beat()
+        if fails:
+            raise NoRetry("this part fails")
         return number
 
 
