@@ -37,7 +37,6 @@ from jobs.admin.formatting import (
 from jobs.admin.screens import APP, latest_activity_id, latest_event_id, render, screen
 from jobs.models import Action, Activity, ConcurrencyLimit, Target
 from jobs.models.activity import ALL_ACTIONS, JOB, OBJECT_KINDS
-from jobs.models.job import STATUS_LABELS
 from jobs.models.run import ACTOR_CHOICES, describe_actor
 from jobs.serializers import hide_payload_fields
 from jobs.services.activity_list import SCAN_LIMIT, ActivityFilters, Entry, Position, read_page
@@ -233,22 +232,28 @@ def _find_model(object_kind: str) -> type[Model] | None:
 
 
 def _list_changes(entry: Entry, with_payload: bool) -> list[ShownChange]:
+    """Return the changed fields by the names and the words that their model has for them."""
     before, after = (hide_payload_fields(fields, with_payload) or {} for fields in (entry.before, entry.after))
-    names = dict.fromkeys([*before, *after])
-    return [ShownChange(name, _format_value(before, name), _format_value(after, name)) for name in names]
+    model = ConcurrencyLimit if entry.object_kind == "limit" else _find_model(entry.object_kind)
+    columns = {} if model is None else {field.name: field for field in model._meta.concrete_fields}
+    changes = []
+    for name in dict.fromkeys([*before, *after]):
+        stored = columns.get(name)
+        label = name if stored is None else str(stored.verbose_name)
+        choices = {} if stored is None else dict(stored.flatchoices)
+        values = (_format_value(fields[name], choices) if name in fields else None for fields in (before, after))
+        changes.append(ShownChange(label, *values))
+    return changes
 
 
-def _format_value(fields: Mapping[str, Any], name: str) -> str | None:
-    if name not in fields:
-        return None
-    value = fields[name]
-    if name == "status" and value in STATUS_LABELS:
-        return str(STATUS_LABELS[value])
+def _format_value(value: Any, choices: Mapping[Any, Any]) -> str:
     if isinstance(value, bool):
         return _("yes") if value else _("no")
-    if value is None:
+    if value is None or value == "":
         return "–"
-    text = value if isinstance(value, str) and value else format_json(value)
+    if isinstance(value, (str, int)) and value in choices:
+        return str(choices[value])
+    text = value if isinstance(value, str) else format_json(value)
     return text if len(text) <= VALUE_LENGTH else text[:VALUE_LENGTH] + "…"
 
 

@@ -18,7 +18,7 @@ from jobs.actors import Actor, ActorKind
 from jobs.admin import activity as activity_screen
 from jobs.models import Activity, ApiToken, ConcurrencyLimit, JobTemplate
 from jobs.models.activity import ALL_ACTIONS, OBJECT_KINDS
-from jobs.services import groups, limits, targets, templates, tokens
+from jobs.services import groups, limits, targets, templates, tokens, workers
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from schedules.models import Schedule
@@ -237,9 +237,15 @@ def test_a_changed_limit_shows_the_value_before_and_after(boss: Client) -> None:
     limit = ConcurrencyLimitFactory.create(scope="resource", key="gpu", max=1)
     boss.post(get_page_url(limit), {"max": "3", "overridden": "on", "reason": "second card"})
     (row,) = boss.get(reverse(URL)).context["rows"]
-    assert row["changes"] == [("max", "1", "3")]
+    assert row["changes"] == [("maximum", "1", "3")]
     assert get_page_url(limit) in row["object"]
     assert (str(row["action"]), "boss" in row["actor"], row["entry"].reason) == ("Set limit", True, "second card")
+
+
+def test_fields_and_their_values_have_the_names_of_the_console(boss: Client) -> None:
+    workers.quiet(WorkerFactory.create().pk)
+    (row,) = boss.get(reverse(URL)).context["rows"]
+    assert row["changes"] == [("requested state", "–", "Draining")]
 
 
 def test_a_retry_is_one_row_and_submissions_are_none(boss: Client) -> None:
