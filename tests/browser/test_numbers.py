@@ -1,4 +1,4 @@
-"""Every number of the overview and the navigation is that of the list to which it leads, with the data of the demo."""
+"""Every number of the console is that of the list to which it leads, with the data of the demo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.test import Client
 
 from jobs import demo
 from jobs.actors import Actor, ActorKind
-from jobs.models import ConcurrencyLimit, Job, Worker
+from jobs.models import ConcurrencyLimit, Job, JobGroup, Worker
 from jobs.stats import live_counts
 from tests.browser.paths import get_screen_path
 from tests.factories import WorkerFactory
@@ -109,15 +109,31 @@ def client(transactional_db: None) -> Client:
     return log_in(User.objects.create_superuser("boss"))
 
 
-@pytest.mark.timeout(200)
-@pytest.mark.parametrize("window", ["1h", "24h", "7d"])
-def test_each_number_of_the_overview_is_that_of_its_list(client: Client, window: str) -> None:
-    page = client.get(f"{get_screen_path('overview')}?window={window}").content.decode()
-    content = page.split('id="content-main"')[-1].split('id="jc"')[-1]
-    links = {(link.url, link.number): link for link in read_links(content) if is_counted(link)}
-    assert len(links) >= LEAST_LINKS, [link.text for link in links.values()]
-    assert any(BAR.search(link.text) for link in links.values())
-    assert list(list_wrong(client, links.values())) == []
+@pytest.mark.timeout(300)  # some hundred lists
+def test_each_number_of_the_overview_and_of_performance_is_that_of_its_list(client: Client) -> None:
+    for name, least in (("overview", LEAST_LINKS), ("performance", 5)):
+        for window in ("1h", "24h", "7d"):
+            page = client.get(f"{get_screen_path(name)}?window={window}").content.decode()
+            content = page.split('id="content-main"')[-1].split('id="jc"')[-1]
+            links = {(link.url, link.number): link for link in read_links(content) if is_counted(link)}
+            assert len(links) >= least, [link.text for link in links.values()]
+            assert name == "performance" or any(BAR.search(link.text) for link in links.values())
+            assert list(list_wrong(client, links.values())) == [], (name, window)
+
+
+def test_each_count_of_tabs_queues_and_groups_is_that_of_what_they_show(client: Client) -> None:
+    for search in ("", "type:demo.mail"):
+        counts = client.get(get_screen_path("counts"), {"q": search}).json()
+        assert len(counts) > 8
+        for tab, count in counts.items():
+            listed = client.get(get_list_url(Job), {"q": search, "status": tab}).context["cl"].result_count
+            assert str(count).replace(",", "") == str(listed), (tab, search)
+    queues = client.get(get_screen_path("queue")).context["queues"]
+    assert [client.get(queue["url"]).context["total"] for queue in queues] == [queue["jobs"] for queue in queues]
+    groups = read_links(client.get(get_list_url(JobGroup)).content.decode())
+    sizes = {link.url: int(found[1]) for link in groups if (found := re.search(r"of (\d+) finished", link.text))}
+    assert sizes == {url: count_listed(client, url) for url in sizes}
+    assert len(sizes) == 3
 
 
 def test_each_count_of_the_navigation_is_that_of_what_needs_attention(client: Client) -> None:
