@@ -32,6 +32,7 @@ TITLE = "Peers: drain of no-op jobs, two processes each"
 DATABASES = ("postgresql",)
 PEERS = ("procrastinate", "django_tasks_db", "django_q2", "pgqueuer", "celery")
 OURS = "this scheduler"
+README_COLUMNS = (OURS, "celery", "django-q2", "procrastinate", "django-tasks")
 ROUNDS = 1
 PREPARE_SEC = 300.0
 POLL_SEC = 0.1
@@ -120,7 +121,14 @@ def report(results: Mapping[str, Rates]) -> str:
                 rows.append((database, name, format_rate(rates[name]), format_range(rates[name]), *cal))
             else:
                 rows.append((database, name, "not run", "", "", ""))
-    return format_table(heads, rows)
+    return "\n\n".join([format_table(heads, rows), *map(_format_readme_row, results.values())])
+
+
+def _format_readme_row(rates: Rates) -> str:
+    """Return the row of rates for the table of the README, which has a column for each of these queues."""
+    columns = [next((name for name in rates if name.startswith(queue)), "") for queue in README_COLUMNS]
+    cells = [format_rate(rates[name]) if rates.get(name) else "not run" for name in columns]
+    return f"README: | no-op jobs a second, two processes | {' | '.join(cells)} |"
 
 
 def bars(results: Mapping[str, Rates]) -> list[Bar]:
