@@ -36,6 +36,7 @@ def _list_pages() -> dict[str, str]:
     return {
         **screens,
         "overview, 7 days": f"{screens['overview']}?window=7d",
+        "performance, 7 days": f"{screens['performance']}?window=7d",
         "queue of a target": f"{screens['queue']}?target=target%2010",
         "jobs": jobs,
         **{f"jobs, {status}": f"{jobs}?status={status}" for status in Status},

@@ -18,6 +18,7 @@ SMALL, LARGE = 10_000, 1_000_000
 UNCACHED = ", counted anew"  # the cost of a request after a pause, when no count is cached; without a bar
 LONG_SEC, SHORT_SEC = 2.0, 0.3  # of paths that count, and of others
 BAR = 1.5
+MOST_STATEMENTS = 30  # of one response
 
 
 @dataclass
@@ -79,13 +80,20 @@ def _fill_database(jobs: int, create_client: Callable[[], Any]) -> FilledDatabas
 
 def _measure_path(filled: FilledDatabase, path: str, seconds: float, *, uncached: bool = False) -> float:
     """Return requests per second, through all of Django except the socket."""
+    from django.test.utils import CaptureQueriesContext
+
     from jobs.stats import live_counts
 
-    with use_database(filled.name):
+    with use_database(filled.name) as connection:
         live_counts.clear_cache()
         send = partial(filled.client.get, path.format_map(filled.values))
         if send().status_code != 200:
             raise RuntimeError(f"{path} did not return 200")
+        live_counts.clear_cache()
+        with CaptureQueriesContext(connection) as statements:
+            send()
+        if len(statements) > MOST_STATEMENTS:
+            raise RuntimeError(f"{path} took {len(statements)} statements")
         began, responses = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
             if uncached:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from django.apps import apps
 from django.contrib import admin
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from jobs.models import (
@@ -33,6 +35,7 @@ from webhooks.models import WebhookEndpoint
 
 INTERNAL = (FailedAttempt, GroupAction, JobTag, LaneMark, ShareAccount, TokenSpend, Waiter)
 SHOWN = [model for label in APP_LABELS for model in apps.get_app_config(label).get_models() if model not in INTERNAL]
+MOST_STATEMENTS = 30
 EDITED = (
     JobTemplate,
     ConcurrencyLimit,
@@ -51,11 +54,14 @@ def test_every_list_and_page_opens(who: str, request: pytest.FixtureRequest) -> 
     client: Client = request.getfixturevalue(who)
     rows = create_all_rows()
     assert {type(row) for row in rows} == set(SHOWN)
-    for model in SHOWN:
-        assert client.get(get_list_url(model)).status_code == 200, model
-    for row in rows:
-        response = client.get(get_page_url(row))
-        assert (response.status_code, str(row.pk) in response.content.decode()) == (200, True), row
+    for url, text in (
+        *((get_list_url(model), "") for model in SHOWN),
+        *((get_page_url(row), str(row.pk)) for row in rows),
+    ):
+        with CaptureQueriesContext(connection) as captured:
+            response = client.get(url)
+        assert (response.status_code, text in response.content.decode()) == (200, True), url
+        assert len(captured) <= MOST_STATEMENTS, url
 
 
 def test_every_list_opens_empty(boss: Client) -> None:
