@@ -25,6 +25,7 @@ from tests.browser.conftest import Opener
 from tests.support.admin_pages import get_list_url, get_page_url
 from tests.support.admin_rows import create_all_rows
 from tests.support.admin_users import create_reader
+from webhooks.models import WebhookDelivery
 
 pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(transaction=True)]
 LISTED = [item.name for item in SCREENS.values() if item.listed]
@@ -56,6 +57,31 @@ FRESH: dict[str, tuple[Any, Any, str]] = {
     "targets": (lambda: factories.TargetFactory.create(), is_paused, "wet paint"),
     "schedules": (lambda: factories.ScheduleFactory.create(), is_disabled, "wet paint"),
 }
+
+
+def is_delivered(delivery: WebhookDelivery) -> None:
+    factories.WebhookAttemptFactory.create(delivery=delivery, error="wet paint")
+    WebhookDelivery.objects.filter(pk=delivery.pk).update(attempts=1)
+
+
+FRESH_PAGES: dict[str, tuple[Any, Any, str]] = {
+    "worker": FRESH["workers"],
+    "target": FRESH["targets"],
+    "delivery": (lambda: factories.WebhookDeliveryFactory.create(attempts=0), is_delivered, "wet paint"),
+}
+
+
+@pytest.mark.parametrize("name", FRESH_PAGES)
+def test_a_page_of_what_is_no_job_keeps_itself_fresh(open_as: Opener, boss: User, name: str) -> None:
+    make, change, text = FRESH_PAGES[name]
+    row: Model = make()
+    page = open_as(boss, get_page_url(row))
+    content = page.locator("#content")
+    expect(content).not_to_contain_text(text)
+    page.locator(".jc-live-every").select_option("2")
+    change(row)
+    expect(content).to_contain_text(text)
+    expect(page.locator(".jc-live-state")).to_have_text("Live")
 
 
 @pytest.mark.parametrize("name", FRESH)
