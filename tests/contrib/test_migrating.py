@@ -119,7 +119,7 @@ class Recorder:
 
 
 def test_the_page_has_tables_and_its_links_lead_somewhere() -> None:
-    sections = {"Celery", "django-q2", "procrastinate", "RQ and django-rq", "Sidekiq"}
+    sections = {"Celery", "django-q2", "Oban", "procrastinate", "RQ and django-rq", "Sidekiq"}
     assert {row.section for row in list_rows()} == sections
     anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(TEXT)}
     assert set(LINK.findall(TEXT)) <= anchors
