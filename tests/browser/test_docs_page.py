@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.once, pytest.mark.django_db(trans
 def test_the_page_shows_the_operations_and_tries_them_with_the_session(open_as: Opener) -> None:
     job = JobFactory.create()
     page = open_as(User.objects.create_superuser("boss"), "/api/docs")
+    page.set_default_timeout(60_000)  # a click renders 90 operations; beside other tests that took 20 s
     operation = page.locator("#operations-jobs-jobs_cancel")
     operation.locator(".opblock-summary-control").click()
     operation.get_by_role("button", name="Try it out").click()
