@@ -93,6 +93,25 @@ def test_bad_credentials_are_401(route: Route) -> None:
         assert response["WWW-Authenticate"] == "Bearer"
 
 
+def test_a_token_is_accepted_as_it_was_written_only() -> None:
+    token_text = create_token("admin")
+    stored = ApiToken.objects.get()
+    (jobs_list,) = [route for route in list_routes() if route.name == "jobs_list"]
+    assert send(jobs_list, Client(), **bearer_headers(token_text)).status_code == 200
+    for text in (
+        *(token_text[:-1], token_text[1:], f"{token_text}x", token_text.upper(), token_text.swapcase()),
+        *(stored.digest, stored.prefix, f"{stored.prefix}%", str(stored.pk), f"{token_text}\0", "' OR 1=1 --"),
+    ):
+        require_problem(send(jobs_list, Client(), **bearer_headers(text)), 401, "unauthorized")
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_forged_session_is_401(route: Route) -> None:
+    client = Client(enforce_csrf_checks=True)
+    client.cookies["sessionid"] = "a" * 32
+    require_problem(send(route, client, {}), 401, "unauthorized")
+
+
 @pytest.mark.parametrize("route", ROUTES)
 def test_expired_and_revoked_tokens_are_401(route: Route) -> None:
     expired, revoked = create_token("admin"), create_token("admin")
@@ -163,6 +182,30 @@ def test_a_session_with_its_csrf_token_is_accepted(route: Route) -> None:
     response = send(route, client, {}, **{"X-CSRFToken": "a" * 32})
     expected = (403,) if route.scope == "work" else (401, 403)
     assert (response.status_code in expected) == (route.scope == "work"), response.content
+
+
+OTHER_ORIGINS = {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Referer": "https://evil.example/"}
+FORMS = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x")
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["http", "https"])
+def test_a_page_of_another_site_changes_nothing_with_the_session_of_its_reader(secure: bool) -> None:
+    """It can send forms, and requests with a body that looks like JSON, but cannot read the cookie."""
+    client = Client(enforce_csrf_checks=True)
+    client.force_login(User.objects.create_superuser("boss"))
+    client.cookies["csrftoken"] = "a" * 32
+    content, before = json.dumps({"job_type": "system.noop"}), dump_all_but_tokens()
+    for headers in ({}, {"X-CSRFToken": "b" * 32}, *OTHER_ORIGINS, {"X-HTTP-Method-Override": "GET"}):
+        for kind in ("application/json", *FORMS):
+            for body in (content, f"csrfmiddlewaretoken={'a' * 32}"):
+                response = client.generic("POST", "/api/jobs", body, kind, secure=secure, headers=headers)
+                assert response.status_code in (403, 415), (headers, kind, response.content)
+                assert not [name for name in response.headers if name.startswith("Access-Control")]
+    for headers in OTHER_ORIGINS[: 3 if secure else 2]:  # without TLS, Django compares the origin alone
+        forged = {**headers, "X-CSRFToken": "a" * 32}
+        response = client.generic("POST", "/api/jobs", content, "application/json", secure=secure, headers=forged)
+        require_problem(response, 403, "csrf_failed")
+    assert dump_all_but_tokens() == before
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -247,6 +247,22 @@ def test_one_by_one_and_all_at_once_write_the_same_rows() -> None:
     ]
 
 
+SEPARATORS = ("a\nb", "\\N", "NULL", "{1,2}", "a\tb", "a\x01b", "%s %(id)s {0}", "\\", "'; --", '","x":"')
+
+
+def test_separators_and_placeholders_in_a_bulk_are_stored_as_they_are() -> None:
+    """The statement for many jobs sends them as one parameter."""
+    items = [
+        {"job_type": TYPE, "params": {"text": text, text: 1}, "idempotency_key": f"k{number}"}
+        for number, text in enumerate(SEPARATORS)
+    ]
+    names = [text for text in SEPARATORS if text.isprintable()]
+    items += [{"job_type": TYPE, "target": name, "tags": [name], "resource": name} for name in names]
+    jobs = [Job.objects.get(pk=job_id) for job_id in job_services.enqueue_many(items)]
+    assert [job.params for job in jobs[: len(SEPARATORS)]] == [item["params"] for item in items[: len(SEPARATORS)]]
+    assert [(job.target, job.tags, job.resource) for job in jobs[len(SEPARATORS) :]] == [(n, [n], n) for n in names]
+
+
 def test_a_bulk_submission_with_keys_keeps_its_order() -> None:
     """Rows are inserted in the order of their keys, and stand in the order of the call."""
     ids = job_services.enqueue_many([{"job_type": TYPE, "idempotency_key": key} for key in "dbca"])
