@@ -10,7 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
+from django.contrib.auth.models import Group, User
+from django.core.management import call_command
 from django.utils import timezone
 from playwright.sync_api import Locator, Page, expect
 
@@ -64,19 +65,21 @@ class Operator:
         expect(self.page.locator("#container").get_by_text(text).first).to_be_visible()
 
 
-Start = Callable[[], Operator]
+Start = Callable[..., Operator]
 
 
 @pytest.fixture
 def operator(
     open_as: Opener, transactional_db: None, record_property: Callable[[str, object], None]
 ) -> Iterator[Start]:
-    """Return a function that opens the overview for a superuser."""
+    """Return a function that opens the overview for a user with a role."""
     make_site()
+    call_command("createroles", verbosity=0)
     started: list[Operator] = []
 
-    def start() -> Operator:
-        boss = User.objects.create_superuser("boss")
+    def start(role: str = "Job operator") -> Operator:
+        boss = User.objects.create_user("boss", is_staff=True)
+        boss.groups.add(Group.objects.get(name=role))
         found = Operator(open_as(boss, get_screen_path("overview"), viewport={"width": 1440, "height": 900}))
         started.append(found)
         return found
@@ -160,7 +163,7 @@ def test_5_a_job_is_moved_to_the_front_of_the_queue(operator: Start) -> None:
 
 def test_6_a_limit_is_raised_and_the_change_is_recorded(operator: Start) -> None:
     limits.set_maximum("resource", "plotter", maximum=1)
-    person = operator()
+    person = operator("Job admin")
     person.navigate("Limits")
     person.page.get_by_label("Maximum: Resource plotter").fill("5")
     person.click(person.page.get_by_role("button", name="Save"))
@@ -213,7 +216,7 @@ def test_9_the_jobs_of_a_customer_are_found(operator: Start) -> None:
 
 
 def test_10_a_schedule_is_made_in_the_time_of_berlin(operator: Start) -> None:
-    person = operator()
+    person = operator("Job admin")
     person.click(person.page.locator('#nav-sidebar a.addlink[href*="schedule/add"]'))
     person.page.get_by_label("Name:").fill("nightly")
     person.page.locator("#id_job_type").select_option("sample.noop")
