@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 
 from jobs import clock
 from jobs.ids import min_id_at
@@ -28,6 +29,16 @@ def test_a_list_of_endpoints_shows_their_recent_success_rates(boss: Client) -> N
     assert endpoints.success_rates([good.pk, silent.pk]) == {good.pk: (3, 4)}
     page = boss.get(get_list_url(WebhookEndpoint)).content.decode()
     assert ("75 % of 4" in page, "gone" in page) == (True, True)
+
+
+def test_the_overview_names_disabled_endpoints_with_their_reason_but_not_their_path(boss: Client) -> None:
+    for number in range(4):
+        fields = {"url": f"https://shop-{number}.example/secret", "disabled_reason": "it answered 410 Gone"}
+        WebhookEndpointFactory.create(enabled=False, **fields)
+    (alert,) = boss.get(reverse("admin:jobscheduler_jobs_overview")).context["alerts"]
+    assert (alert.badge, alert.message) == ("Webhook", "4 webhook endpoints were disabled after failures.")
+    assert "https://shop-3.example</bdi> “<bdi>it answered 410 Gone" in alert.detail
+    assert ("1 more" in alert.detail, "secret" in alert.detail) == (True, False)
 
 
 def test_a_rate_counts_the_last_hundred_within_a_day() -> None:

@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs.actors import Actor
-from jobs.admin.alerts import Alert
+from jobs.admin.alerts import Alert, join_names
 from jobs.admin.base import ReadOnlyAdmin, can_view_payload
 from jobs.admin.columns import column, computed_column, label_on_phone, link, link_column, list_url, short_id
 from jobs.admin.filters import CreatedFilter, choice_filter
@@ -31,6 +31,7 @@ from webhooks.models import DeliveryStatus, WebhookAttempt, WebhookDelivery, Web
 
 ROWS_SHOWN = 50
 MAX_COUNT = 100  # of disabled endpoints
+SHOWN_IN_ALERT = 3
 VIEW_PERMISSION = "jobscheduler_webhooks.view_webhookdelivery"
 STATUS_BADGES = {
     DeliveryStatus.DELIVERED: ("good", "✓"),
@@ -262,11 +263,18 @@ def alert_disabled(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
     """Yield an alert if endpoints were disabled after failures."""
     if not request.user.has_perm("jobscheduler_webhooks.view_webhookendpoint"):
         return
-    if count := find_disabled()[:MAX_COUNT].count():
+    if disabled := list(find_disabled().only("url", "disabled_reason")[:MAX_COUNT]):
+        count = len(disabled)
         message = ngettext(
             "%d webhook endpoint was disabled after failures.",
             "%d webhook endpoints were disabled after failures.",
             count,
         )
+        names = [
+            format_html("<bdi>{}</bdi> “<bdi>{}</bdi>”", endpoint.origin, first_line(endpoint.disabled_reason, 100))
+            for endpoint in disabled[:SHOWN_IN_ALERT]
+        ]
         url = f"{list_url(site, WebhookEndpoint)}?enabled=0" if site.is_registered(WebhookEndpoint) else ""
-        yield Alert(message % count, url, ngettext("Show endpoint", "Show endpoints", count), is_bad=False)
+        link_text = ngettext("Show endpoint", "Show endpoints", count)
+        detail = join_names(names, count - len(names))
+        yield Alert(message % count, url, link_text, is_bad=False, badge=_now("Webhook"), detail=detail)
