@@ -20,9 +20,11 @@ def test_json_lines_name_the_worker_and_the_job_and_every_end_has_one(fleet: Fle
     options = ("--name=talker", "--log-format=json", "--concurrency=2", f"--executor={executor}")
     worker = fleet.start(*options, settings={**LONG_LEASE_SETTINGS, "CANCEL_TIMEOUT_SEC": 60})
     quoting = {"text": "QUOTED", "password": "hunter2hunter2"}
+    exact = {"base_sec": 600.24, "jitter": 0}
     ended = {
         job_services.enqueue("sample.noop").pk: (Status.COMPLETED, "finished: completed"),
         job_services.enqueue("sample.quote", quoting, max_retries=0).pk: (Status.FAILED, "failed, not retried"),
+        job_services.enqueue("sample.quote", quoting, retry_policy=exact).pk: (Status.FAILED, "retried in 600.2 s"),
     }
     for request, status, word in (
         (job_services.cancel, Status.CANCELLED, ": cancelled (talker): enough"),

@@ -84,7 +84,7 @@ class Recorder:
             status = statuses[job.id]
             if status != FinishStatus.LOST and isinstance(result.outcome, Failed):
                 delay = result.outcome.retry_in
-                retry = "not retried" if delay is None else f"retried in {delay:g} s"
+                retry = "not retried" if delay is None else f"retried in {round(delay, 1):g} s"
                 reason = result.outcome.reason
                 logger.warning("job %s failed, %s: %s", job.name, retry, reason, extra=job.log_fields)
             elif status != FinishStatus.LOST:
