@@ -222,7 +222,7 @@ def _get_builder(builders: dict[Any, SpecBuilder], item: Mapping[str, Any]) -> S
 def _make_builder(item: Mapping[str, Any]) -> SpecBuilder:
     job_type, name = item.get("job_type"), item.get("template")
     if (job_type is None) == (name is None):
-        raise InvalidInput("job_type", _("give either a job type or a template"), "missing")
+        raise InvalidInput("job_type", _("enter either a job type or a template"), "missing")
     fields = {name: value for name, value in item.items() if name not in _NO_FIELDS}
     if name is None:
         return SpecBuilder(job_type, fields)

@@ -212,7 +212,7 @@ def move(
     """Put a waiting job before or after another one, or first or last, within its tenant and priority."""
     moved_id, reason = validation.parse_id(job_id), validation.parse_reason(reason)
     if sum(position is not None for position in (before, after, to)) != 1:
-        raise InvalidInput([], _("give exactly one of before, after and to"))
+        raise InvalidInput([], _("enter exactly one of before, after and to"))
     if to is not None:
         if to not in ("top", "bottom"):
             raise InvalidInput("to", _("must be “top” or “bottom”"), "enum")

@@ -126,7 +126,7 @@ def put(fields: Mapping[str, Any], *, actor: Actor = PYTHON) -> LimitState:
         if paused is not None or not VALUE_FIELDS.isdisjoint(fields):
             raise InvalidInput("reset", _("cannot be combined with max, rate, token_rate, burst or paused"))
     elif paused is None and VALUE_FIELDS.isdisjoint(fields):
-        raise InvalidInput([], _("give max, rate, token_rate, burst, paused or reset"), "missing")
+        raise InvalidInput([], _("enter max, rate, token_rate, burst, paused or reset"), "missing")
     values = _parse_values(fields)
     reason, configured = validation.parse_reason(fields.get("reason")), conf.LIMITS.get(scope, key)
     with db.atomic():

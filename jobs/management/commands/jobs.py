@@ -102,7 +102,7 @@ class Command(base.CliCommand):
     def _apply_action(self, action: str, options: dict[str, Any]) -> None:
         selection, job_ids = Selection.from_options(options), options["ids"]
         if bool(job_ids) != selection.is_empty:
-            raise InvalidInput([], _("give either job ids or at least one filter"))
+            raise InvalidInput([], _("enter either job ids or at least one filter"))
         arguments: Any = {"dry_run": options["dry_run"], "reason": options["reason"], "actor": base.current_actor()}
         if job_ids:
             result = apply_to_ids(action, job_ids, **arguments)

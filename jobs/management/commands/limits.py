@@ -77,7 +77,7 @@ def _parse_values(scope: str, options: dict[str, Any]) -> dict[str, Any]:
     keys, numbers = options["arguments"][:key_count], options["arguments"][key_count:]
     rates = {name: options[name] for name in ("rate", "token_rate", "burst") if options[name] is not None}
     if len(keys) < key_count or len(numbers) > 1 or not (numbers or rates):
-        raise InvalidInput([], _("give a scope, its key unless the scope is global, and a maximum or a rate"))
+        raise InvalidInput([], _("enter a scope, its key unless the scope is global, and a maximum or a rate"))
     values: dict[str, Any] = {name: None if text.lower() in UNLIMITED else text for name, text in rates.items()}
     if values.get("burst") is not None:
         values["burst"] = base.parse_whole_number(values["burst"], "burst", 1, MAX_BURST)
