@@ -140,6 +140,9 @@ def parse_time_or_delay(value: Any, field: Field) -> datetime | timedelta:
     """Return a time in UTC; or, from a `timedelta` or text such as `+10m`, a delay that counts from the submission."""
     if isinstance(value, str) and value.startswith("+"):
         return parse_duration(value[1:], field)
+    if not isinstance(value, str | datetime | timedelta):
+        message = _("must be a time such as 2030-01-31T12:00:00Z, or a delay such as +10m")
+        raise InvalidInput(field, message, "datetime_type")
     if not isinstance(value, timedelta):
         return parse_time(value, field)
     if not timedelta(0) < value <= timedelta(days=MAX_DAYS):

@@ -81,6 +81,11 @@ def test_other_delays_are_refused_by_name(field: str, delay: Any) -> None:
     assert not Job.objects.exists()
 
 
+def test_the_refusal_of_a_number_names_both_forms() -> None:
+    with pytest.raises(InvalidInput, match="a time such as 2030-01-31T12:00:00Z, or a delay such as \\+10m"):
+        noop.using(not_before=600).enqueue()
+
+
 def test_a_deadline_before_the_start_is_refused() -> None:
     with pytest.raises(InvalidInput, match="must be after not_before"):
         noop.using(not_before="+2m", deadline_at="+1m").enqueue()
