@@ -15,7 +15,7 @@ from jobs import clock
 from jobs.engine.maintenance import runner
 from jobs.models import Job
 from jobs.process_identity import ProcessIdentity, read_beat_clock
-from jobs.states import Status
+from jobs.states import CRASH_RECOVERY_REASON, Status
 from tests.factories import JobFactory
 from tests.support.commands import call, run_process
 
@@ -37,7 +37,7 @@ def test_recover_ends_and_retries_the_jobs_of_a_dead_worker() -> None:
     assert call("recover").out == "1 job recovered.\n"
 
     job.refresh_from_db()
-    assert (job.status, job.status_reason) == (Status.FAILED, "lease expired")
+    assert (job.status, job.status_reason) == (Status.FAILED, CRASH_RECOVERY_REASON)
     assert Job.objects.get(retry_of=job).status == Status.QUEUED
     assert call("recover").out == "0 jobs recovered.\n"
 
