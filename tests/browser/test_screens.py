@@ -117,6 +117,11 @@ def test_figures_and_columns_fit_beside_the_sidebar(open_as: Opener, boss: User)
         page.goto(place(name))
         hidden = "[...document.querySelectorAll('.jc-scroll')].map((box) => box.scrollWidth - box.clientWidth)"
         assert set(page.evaluate(hidden)) == {0}, name
+    page.goto(get_page_url(Job.objects.filter(status="FAILED").latest("pk")))
+    title, live = (page.locator(name).bounding_box() for name in ("#job-title", ".jc-live"))
+    assert title is not None
+    assert live is not None
+    assert abs(title["y"] - live["y"]) < 10  # in one row
 
 
 def test_a_job_is_submitted_by_a_form_made_of_its_handlers_params(open_as: Opener, boss: User) -> None:
