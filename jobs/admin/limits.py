@@ -362,5 +362,5 @@ class SystemSnapshotAdmin(ReadOnlyAdmin):
     taken = column(_("measured"), "taken_at", format_relative_time)
     since = column(_("in this state since"), "state_since", format_relative_time)
     shown_load = column(_("load"), "load", lambda value: None if value is None else f"{value:.2f}")
-    shown_cpu = column(_("CPU"), "cpu", lambda value: None if value is None else f"{value:.0%}")
-    shown_memory = column(_("memory"), "memory", lambda value: None if value is None else f"{value:.0%}")
+    shown_cpu = column(_("CPU"), "cpu", lambda value: None if value is None else _now("%d %%") % round(value * 100))
+    shown_memory = column(_("memory"), "memory", lambda value: None if value is None else _now("%d %%") % round(value * 100))

@@ -171,7 +171,7 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
                     link(self.admin_site, Job, job.pk),
                     isolate_text(job.job_type),
                     None if job.target is None else isolate_text(job.target),
-                    None if job.progress is None else f"{job.progress:.0%}",
+                    None if job.progress is None else _now("%d %%") % round(job.progress * 100),
                     format_duration(now - job.run.started_at) if hasattr(job, "run") else None,
                 )
                 for job in find_running_jobs([row]).get(row.pk, [])
