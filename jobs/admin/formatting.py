@@ -149,6 +149,11 @@ def format_percent(share: float) -> str:
     return f"{format_decimal(100 * share)} %"
 
 
+def format_whole_percent(share: float) -> str:
+    """Return a share of 1 in whole percent: "6 %"."""
+    return _("%d %%") % round(share * 100)
+
+
 def status_badge(status: str, detail: str = "") -> SafeString:
     """Return the badge of a job's status; `detail` is a short text such as "2/4"."""
     known = Status(status)

@@ -53,6 +53,7 @@ from jobs.admin.formatting import (
     format_duration,
     format_reason,
     format_relative_time,
+    format_whole_percent,
     isolate_text,
     json_block,
     state_badge,
@@ -444,7 +445,7 @@ def _describe(job: Job) -> str:
     if (wait := getattr(job, "wait", None)) is not None:
         return str(wait.message)
     if job.status == Status.RUNNING:
-        percent = [] if job.progress is None else [_now("%d %%") % round(job.progress * 100)]
+        percent = [] if job.progress is None else [format_whole_percent(job.progress)]
         message = [first_line(job.progress_message)] if job.progress_message else []
         owner = [(job.lease_owner or "").partition("@")[0]] if job.lease_owner else []
         return ", ".join([*percent, *message, *owner])

@@ -19,7 +19,7 @@ from jobs import actors, db
 from jobs.admin.base import ReadOnlyAdmin, deny_permission
 from jobs.admin.columns import column, computed_column, label_on_phone, pause_column, short_id
 from jobs.admin.filters import ChoiceFilter, CreatedFilter, JobTypeFilter, PausedFilter, choice_filter
-from jobs.admin.formatting import badge, format_relative_time, isolate_text, text_block
+from jobs.admin.formatting import badge, format_relative_time, format_whole_percent, isolate_text, text_block
 from jobs.admin.forms import reason_field
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, ServiceBackedAdmin, call_with_key
 from jobs.admin.screens import APP, latest_activity_id, latest_event_id
@@ -362,5 +362,5 @@ class SystemSnapshotAdmin(ReadOnlyAdmin):
     taken = column(_("measured"), "taken_at", format_relative_time)
     since = column(_("in this state since"), "state_since", format_relative_time)
     shown_load = column(_("load"), "load", lambda value: None if value is None else f"{value:.2f}")
-    shown_cpu = column(_("CPU"), "cpu", lambda value: None if value is None else _now("%d %%") % round(value * 100))
-    shown_memory = column(_("memory"), "memory", lambda value: None if value is None else _now("%d %%") % round(value * 100))
+    shown_cpu = column(_("CPU"), "cpu", lambda value: None if value is None else format_whole_percent(value))
+    shown_memory = column(_("memory"), "memory", lambda value: None if value is None else format_whole_percent(value))

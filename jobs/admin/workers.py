@@ -24,6 +24,7 @@ from jobs.admin.formatting import (
     format_age,
     format_duration,
     format_relative_time,
+    format_whole_percent,
     isolate_text,
 )
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
@@ -171,7 +172,7 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
                     link(self.admin_site, Job, job.pk),
                     isolate_text(job.job_type),
                     None if job.target is None else isolate_text(job.target),
-                    None if job.progress is None else _now("%d %%") % round(job.progress * 100),
+                    None if job.progress is None else format_whole_percent(job.progress),
                     format_duration(now - job.run.started_at) if hasattr(job, "run") else None,
                 )
                 for job in find_running_jobs([row]).get(row.pk, [])
