@@ -1,4 +1,4 @@
-"""What needs attention, at the top of the overview: conditions that need an operator, each with links and verbs."""
+"""Alerts at the top of the overview: conditions that need an operator, each with links and verbs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AlertVerb:
 
 @dataclass(frozen=True)
 class Alert:
-    """One line: a badge, what is wrong and how much of it, details as escaped HTML, since when, and what to do."""
+    """One line: a badge, the message, details as escaped HTML, since when, a link and verbs."""
 
     message: str
     url: str = ""
@@ -82,7 +82,7 @@ def alert_from(source: AlertSource) -> None:
 
 @dataclass(frozen=True)
 class AlertFacts:
-    """What the overview has read already, and its alerts need as well."""
+    """The facts that the overview has read already, and its alerts need as well."""
 
     now: datetime
     waiting: int  # jobs whose time has come

@@ -168,7 +168,7 @@ class ConsoleChangeList(ChangeList):
 
     @property
     def problem(self) -> str:
-        """What is wrong with the search or a filter, if anything."""
+        """The problem of the search or of a filter; empty if there is none."""
         return next(filter(None, (getattr(spec, "problem", "") for spec in self.filter_specs)), self.search_problem)
 
     @property
@@ -344,7 +344,7 @@ class ConsoleAdmin(admin.ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow only the declared filters: with any lookup in the URL, params could be guessed letter by letter."""
-        return any(lookup in _list_parameters(list_filter) for list_filter in self.list_filter)
+        return any(lookup in list_parameters(list_filter) for list_filter in self.list_filter)
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         """Ignore selected keys that no row can have, which the database would reject."""
@@ -361,7 +361,8 @@ class ConsoleAdmin(admin.ModelAdmin):
         return not isinstance(key, int) or abs(key) <= MAX_KEY
 
 
-def _list_parameters(list_filter: Any) -> list[str]:
+def list_parameters(list_filter: Any) -> list[str]:
+    """Return the names that a filter, or its class, has in the URL."""
     if hasattr(list_filter, "parameters"):
         return list(list_filter.parameters())
     return [getattr(list_filter, "parameter_name", "")]

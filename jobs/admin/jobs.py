@@ -30,6 +30,7 @@ from jobs.admin.base import (
     count_capped,
     describe_unknown_qualifier,
     fieldset,
+    list_parameters,
     split_terms,
 )
 from jobs.admin.columns import column, computed_column, link, link_column, list_url, load_params_lines, short_id
@@ -42,7 +43,6 @@ from jobs.admin.filters import (
     StatusFilter,
     SubmittedFilter,
     TimesFilter,
-    filter_parameters,
     get_statuses,
     order_by_end,
 )
@@ -127,7 +127,7 @@ class JobChangeList(ConsoleChangeList):
         chips = []
         for spec in self.filters:
             if text := spec.value():
-                names = filter_parameters(spec)
+                names = list_parameters(spec)
                 label = dict(getattr(spec, "lookup_choices", ())).get(text, text)
                 chips.append({"title": spec.title, "value": label, "query": self._query(**dict.fromkeys(names))})
         return chips
@@ -139,16 +139,16 @@ class JobChangeList(ConsoleChangeList):
     @property
     def other_params(self) -> list[tuple[str, str]]:
         """The query parameters that the search form does not have."""
-        names = {name for spec in self.filters for name in filter_parameters(spec)} | {"q"}
+        names = {name for spec in self.filters for name in list_parameters(spec)} | {"q"}
         return [(name, value) for name, value in self.params.items() if name not in names]
 
     @property
     def type_filter(self) -> Any:
-        """Return the filter by type, with the types of the rows among its choices."""
         return self._spec("job_type")
 
     @property
     def job_types(self) -> list[str]:
+        """The choices of the filter by type, with the types of the rows."""
         names = {name for name, _label in self._spec("job_type").lookup_choices}
         return sorted(names | {job.job_type for job in self.result_list})
 

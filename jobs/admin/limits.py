@@ -25,8 +25,8 @@ from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, ServiceBa
 from jobs.admin.screens import APP, latest_activity_id, latest_event_id
 from jobs.conf import UNLIMITED, LimitValues, conf
 from jobs.errors import InvalidInput
-from jobs.explain.facts import load_queue, to_limit
-from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope, Worker
+from jobs.explain.facts import can_serve, load_queue, to_limit
+from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope
 from jobs.payload_visibility import hide_in_lease
 from jobs.rates import MAX_BURST
 from jobs.services import direct_calls, limits
@@ -190,7 +190,7 @@ class ConcurrencyLimitAdmin(ServiceBackedAdmin):
         return super().has_view_permission(request, obj) or self.has_change_permission(request, obj)
 
     def _has_permission(self, permission: str, request: HttpRequest) -> bool:
-        """Who may change limits may pause them, too."""
+        """Let users who may change limits pause them, too."""
         return super()._has_permission(permission, request) or request.user.has_perm(CHANGE_LIMITS)
 
     def can_run_on(self, request: HttpRequest, action: ObjectAction, row: ConcurrencyLimit) -> bool:
@@ -215,7 +215,7 @@ class ConcurrencyLimitAdmin(ServiceBackedAdmin):
         queue = load_queue()
         for row in rows:
             row.used = queue.in_use.of(to_limit(row))
-            row.worker_slots = sum(worker.slots for worker in queue.workers if _serves(worker, row))
+            row.worker_slots = sum(worker.slots for worker in queue.workers if can_serve(worker, row))
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
         return MaximumForm
@@ -293,16 +293,6 @@ class ConcurrencyLimitAdmin(ServiceBackedAdmin):
         return label_on_phone(
             _now("running"), format_html(gauge, limit.max, min(used, limit.max), used, used, limit.max)
         )
-
-
-def _serves(worker: Worker, limit: ConcurrencyLimit) -> bool:
-    """Return whether a worker may run jobs under this limit."""
-    allowed = {
-        LimitScope.JOB_TYPE: worker.serves.get("types", ()),
-        LimitScope.RESOURCE: worker.serves.get("resources"),
-        LimitScope.TENANT: [tenant] if (tenant := worker.serves.get("tenant")) else None,
-    }.get(LimitScope(limit.scope))
-    return allowed is None or limit.key in allowed
 
 
 class LiveFilter(ChoiceFilter):

@@ -211,8 +211,8 @@ def _build_groups(site: AdminSite, request: HttpRequest, apps: Iterable[Mapping[
     own = {entry.name for group in GROUPS for entry in group.entries}
     listed: list[tuple[Group, list[tuple[Entry, dict[str, Any]]]]] = []
     for group in GROUPS:
-        further = [Entry(name) for name in screens if name not in own and SCREENS[name].group == group.name]
-        rows = [(entry, row) for entry in (*group.entries, *further) if (row := _find_row(entry, models, screens))]
+        extra = [Entry(name) for name in screens if name not in own and SCREENS[name].group == group.name]
+        rows = [(entry, row) for entry in (*group.entries, *extra) if (row := _find_row(entry, models, screens))]
         listed.append((group, rows))
     counted = _count_rows(entry.name for _group, rows in listed for entry, _row in rows)
     for group, rows in listed:
@@ -246,7 +246,7 @@ def _screen_row(name: str, title: Any, url: str) -> dict[str, Any]:
     return {**fixed, "name": str(title), "object_name": object_name, "admin_url": url, "entry": name}
 
 
-def _as_app(group: Group, models: list[dict[str, Any]], **further: Any) -> dict[str, Any]:
+def _as_app(group: Group, models: list[dict[str, Any]], **extra: Any) -> dict[str, Any]:
     return {
         "name": str(group.title),
         "app_label": f"jobscheduler_{group.name}",
@@ -254,7 +254,7 @@ def _as_app(group: Group, models: list[dict[str, Any]], **further: Any) -> dict[
         "has_module_perms": True,
         "models": models,
         "is_console": True,
-        **further,
+        **extra,
     }
 
 

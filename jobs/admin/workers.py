@@ -137,10 +137,10 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     started = column(_("started"), "started_at", format_relative_time)
     stopped = column(_("stopped"), "stopped_at", format_relative_time)
-    handled_types = computed_column(_("job types"))(lambda admin, worker: _list_served(worker, "types"))
-    handled_resources = computed_column(_("resources"))(
-        lambda admin, worker: _list_served(worker, "resources") or _now("all")
+    handled_types = computed_column(_("job types"))(
+        lambda admin, worker: isolate_text(_join_names(worker.serves.get("types") or [], None))
     )
+    handled_resources = computed_column(_("resources"))(lambda admin, worker: isolate_text(_list_resources(worker)))
     handled_tenant = computed_column(_("tenant"))(lambda admin, worker: worker.serves.get("tenant") or _now("all"))
 
     def list_version(self) -> str:
@@ -244,9 +244,13 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     def brief_serves(self, worker: Worker) -> SafeString | None:
         """Show the job types that the worker runs, and its filters by resource and tenant."""
         serves = worker.serves if isinstance(worker.serves, dict) else {}
-        types, resources, tenant = serves.get("types"), serves.get("resources"), serves.get("tenant")
-        parts = [_shorten_names(types)] if isinstance(types, list) else []
-        parts += [_shorten_names(resources)] if isinstance(resources, list) else []
+        types, tenant = serves.get("types"), serves.get("tenant")
+        parts = [_join_names(types, NAMES_SHOWN)] if isinstance(types, list) else []
+        parts += (
+            [_list_resources(worker, NAMES_SHOWN)]
+            if serves.get("resources") or serves.get("excluded_resources")
+            else []
+        )
         parts += [_now("tenant %s") % tenant] if tenant else []
         return isolate_text("; ".join(parts)) if parts else None
 
@@ -259,19 +263,22 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         return format_html("{} {}", isolate_text(worker.version), badge("warn", _now("mixed"), "!"))
 
 
-def _list_served(worker: Worker, name: str) -> SafeString | None:
-    values = worker.serves.get(name)
-    return isolate_text(", ".join(map(str, values))) if values else None
+def _list_resources(worker: Worker, limit: int | None = None) -> str:
+    """Return the resources whose jobs a worker runs, up to `limit` names."""
+    resources, excluded = worker.serves.get("resources"), worker.serves.get("excluded_resources") or []
+    if resources is not None:
+        return _join_names([name for name in resources if name not in excluded], limit)
+    return _now("all but %s") % _join_names(excluded, limit) if excluded else _now("all")
 
 
-def _shorten_names(names: list[Any]) -> str:
-    hidden = len(names) - NAMES_SHOWN
-    rest = [ngettext("%d more", "%d more", hidden) % hidden] if hidden > 0 else []
-    return ", ".join([*map(str, names[:NAMES_SHOWN]), *rest])
+def _join_names(names: list[Any], limit: int | None) -> str:
+    hidden = len(names) - len(names[:limit])
+    rest = [ngettext("%d more", "%d more", hidden) % hidden] if hidden else []
+    return ", ".join([*map(str, names[:limit]), *rest])
 
 
 def _find_request_reasons(rows: Iterable[Worker]) -> dict[str, str]:
-    """Return by whom and why each worker was asked to drain or stop, by id: its last activity, in one query."""
+    """Return the actor and the reason of each worker's request to drain or stop: its last activity, in one query."""
     pks = [str(row.pk) for row in rows if row.request and row.state != WorkerState.STOPPED]
     if not pks:
         return {}

@@ -15,7 +15,19 @@ from django.utils import timezone
 
 from jobs.conf import conf
 from jobs.errors import NotFound
-from jobs.models import ConcurrencyLimit, Gate, GroupMode, Job, JobEvent, Lease, LeaseKind, Target, Worker, WorkerState
+from jobs.models import (
+    ConcurrencyLimit,
+    Gate,
+    GroupMode,
+    Job,
+    JobEvent,
+    Lease,
+    LeaseKind,
+    LimitScope,
+    Target,
+    Worker,
+    WorkerState,
+)
 from jobs.models.expressions import sql_literals
 from jobs.policies.concurrency import Flow, InUse, Limit
 from jobs.rates import make_buckets
@@ -156,6 +168,19 @@ def can_run(worker: Worker, flow: Flow) -> bool:
         and flow.resource not in serves.get("excluded_resources", ())
         and (tenant is None or tenant == flow.tenant)
     )
+
+
+def can_serve(worker: Worker, limit: ConcurrencyLimit) -> bool:
+    """Return whether a worker may run jobs under a limit."""
+    serves = worker.serves
+    if limit.scope == LimitScope.RESOURCE and limit.key in serves.get("excluded_resources", ()):
+        return False
+    allowed = {
+        LimitScope.JOB_TYPE: serves.get("types", ()),
+        LimitScope.RESOURCE: serves.get("resources"),
+        LimitScope.TENANT: [tenant] if (tenant := serves.get("tenant")) else None,
+    }.get(LimitScope(limit.scope))
+    return allowed is None or limit.key in allowed
 
 
 def to_limit(row: ConcurrencyLimit, now: datetime | None = None) -> Limit:
