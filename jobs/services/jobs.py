@@ -18,9 +18,10 @@ from pydantic_core import from_json
 
 from jobs import db, ids
 from jobs.actors import PYTHON, Actor
-from jobs.engine import facts, lifecycle, ordering, transitions, unique_keys
+from jobs.engine import facts, lifecycle, ordering, transitions
 from jobs.engine.insert import insert_job, insert_jobs
 from jobs.engine.job_spec import COLUMNS, JobSpec
+from jobs.engine.sql import unique_keys
 from jobs.engine.sql.insert import EventData, InsertedJob
 from jobs.errors import IdempotencyKeyReused, InvalidInput, UniqueKeyTaken
 from jobs.models import Job, JobEvent
@@ -101,8 +102,9 @@ def _find_existing(spec: JobSpec, actor: Actor, reason: str) -> Job | None:
             return job
     if spec.unique_key is None:
         return None
-    waiting_id = unique_keys.find_waiting_holder(spec)
-    holder_id = unique_keys.find_live_holder(spec) if waiting_id is None else waiting_id
+    connection = db.connection()
+    waiting_id = unique_keys.find_waiting_holder(connection, spec)
+    holder_id = unique_keys.find_live_holder(connection, spec) if waiting_id is None else waiting_id
     job = None if holder_id is None else Job.objects.filter(pk=holder_id).first()
     if job is None or job.is_terminal:
         return None
@@ -112,7 +114,7 @@ def _find_existing(spec: JobSpec, actor: Actor, reason: str) -> Job | None:
         error.holder_id = job.pk
         raise error
     if spec.on_conflict == OnConflict.RETURN or waiting_id is None or job.retry_of_id is not None:
-        return job  # a retry goes on from the checkpoint of these params, after the delay of its failure
+        return job  # a retry continues from the checkpoint of these params, after the delay of its failure
     changes = {"params": from_json(spec.params), "not_before": spec.not_before}
     job_spec.require_valid_times({"deadline_at": job.deadline_at, "not_before": spec.not_before})
     return lifecycle.update(job.pk, changes, actor=actor, reason=reason or REPLACED_REASON)
