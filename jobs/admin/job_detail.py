@@ -60,13 +60,11 @@ from jobs.admin.job_timeline import (
 from jobs.explain import Handlers, explain
 from jobs.explain.reasons import NEEDS_OPERATOR, Reason
 from jobs.models import Activity, ConcurrencyLimit, Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
-from jobs.models.expressions import sql_literals
-from jobs.models.job import RARE_STATUSES, STATUS_IN_SENTENCE
+from jobs.models.job import STATUS_IN_SENTENCE
 from jobs.payload_visibility import get_public_reason, hide_in_event, hide_in_run
 from jobs.process_identity import ProcessIdentity, is_remote
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, JobFacts, Status, StopMode, allowed_actions, is_repeated_stop, refusal
-from jobs.stats import queries
 
 ROWS_SHOWN, SIBLINGS_SHOWN = 50, 10
 MAX_BEHIND = 1000  # the count of jobs that wait behind a blocking one stops here
@@ -256,7 +254,7 @@ class Waiting(NamedTuple):
 
 
 def _count_waiting_behind(job: Job) -> Waiting:
-    behind = Job.objects.filter(lane_id=job.lane_id, gate__in=sql_literals(queries.LANE_GATES)).exclude(pk=job.pk)
+    behind = Job.objects.in_lanes().filter(lane_id=job.lane_id).exclude(pk=job.pk)
     times = list(behind.order_by().values_list("created_at", flat=True)[: MAX_BEHIND + 1])
     count = CappedInt(MAX_BEHIND) if len(times) > MAX_BEHIND else len(times)
     return Waiting(count, min(times, default=None))
@@ -273,8 +271,8 @@ def count_similar_failures(admin: ActionAdmin, job: Job, run: JobRun | None, *, 
     """Count the other jobs of its type that failed with the same error at the same line within a day."""
     if run is None or not run.error:
         return None
-    failed = Job.objects.filter(status__in=sql_literals(RARE_STATUSES), status=Status.FAILED)
-    of_type = [failure for failure in read_failures(failed, with_texts=with_texts) if failure.job_type == job.job_type]
+    failures = read_failures(Job.objects.of_rare_status(Status.FAILED), with_texts=with_texts)
+    of_type = [failure for failure in failures if failure.job_type == job.job_type]
     causes = {failure.job_id: (failure.error, failure.location) for failure in of_type}
     since = timezone.now() - timedelta(days=1)
     others = [

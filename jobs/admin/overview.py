@@ -37,8 +37,6 @@ from jobs.admin.resources import RESOURCES_SHOWN, build_resource_rows, find_paus
 from jobs.admin.screens import APP, render, screen, screen_url
 from jobs.admin.windows import DAY, WINDOWS, ChartSlot, Window
 from jobs.models import Gate, Job, LimitScope, Worker, WorkerState
-from jobs.models.expressions import sql_literals
-from jobs.models.job import RARE_STATUSES
 from jobs.payload_visibility import hide_in_job
 from jobs.services import limits
 from jobs.services.limits import LimitState
@@ -222,8 +220,7 @@ class Figures:
         waiting = {status: self._count_live(status) for status in (Status.QUEUED, Status.PENDING, Status.PAUSED)}
         scheduled = sum(count.jobs for count in self.counts.live if count.gate == Gate.TIME)
         blocked = Job.objects.filter(waits_for_operator(Job.objects.all())).count()
-        pending = Job.objects.filter(status__in=sql_literals(RARE_STATUSES), status=Status.PENDING)  # along its index
-        held = pending.filter(hold=True).count() if waiting[Status.PENDING] else 0
+        held = Job.objects.of_rare_status(Status.PENDING).filter(hold=True).count() if waiting[Status.PENDING] else 0
         ready = waiting[Status.QUEUED] - scheduled - blocked + waiting[Status.PENDING] - held
         parts = [
             Part(_("ready"), max(ready, 0), f"{self.jobs_url}?status=waiting"),

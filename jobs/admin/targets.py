@@ -37,7 +37,6 @@ from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.services.targets import TargetState
 from jobs.states import Status
-from jobs.stats import queries
 
 JOBS_SHOWN = 20
 
@@ -133,7 +132,7 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             hide_in_job(holder)
 
     def page_context(self, request: HttpRequest, row: Target) -> dict[str, Any]:
-        lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.LANE_GATES)).in_dispatch_order()
+        lane = Job.objects.in_lanes().filter(lane_id=row.pk).in_dispatch_order()
         site = self.admin_site
         rows = [
             (

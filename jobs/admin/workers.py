@@ -31,9 +31,7 @@ from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with
 from jobs.admin.screens import APP, latest_event_id
 from jobs.conf import conf
 from jobs.models import Activity, Job, Worker, WorkerState
-from jobs.models.expressions import sql_literals
 from jobs.services import workers
-from jobs.states import Status
 from jobs.stats import queries
 
 JOBS_READ = 1000
@@ -56,7 +54,7 @@ def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
             worker_ids[row.identity.process_key] = row.pk
     if not worker_ids:
         return {}
-    active = Job.objects.filter(status__in=sql_literals(queries.ACTIVE_STATUSES), status=Status.RUNNING)
+    active = Job.objects.active().running()
     columns = ("id", "job_type", "lease_owner", "target", "progress", "run__started_at", "run__job_id")
     rows = active.select_related("run").only(*columns).order_by()[:JOBS_READ]
     running: dict[Any, list[Job]] = defaultdict(list)

@@ -34,7 +34,7 @@ from jobs.engine.transitions import (
 )
 from jobs.errors import NotFound, UniqueKeyTaken, WrongState
 from jobs.models import Gate, GroupVerb, Job, JobGroup, JobRun
-from jobs.models.expressions import from_now, sql_literals
+from jobs.models.expressions import from_now
 from jobs.process_identity import beat_fields
 from jobs.redaction import redact
 from jobs.states import (
@@ -312,6 +312,6 @@ def _head_position(job: Job) -> int:
     """Return the position before all waiting jobs of the same priority and target."""
     if job.lane_id is None:
         return job.position
-    waiting = Job.objects.filter(lane_id=job.lane_id, gate__in=sql_literals([Gate.LANE, Gate.READY]))
+    waiting = Job.objects.in_lanes().filter(lane_id=job.lane_id)
     first = waiting.filter(priority=job.base_priority).order_by("position").values_list("position", flat=True).first()
     return job.position if first is None else min(job.position, first - 1024)

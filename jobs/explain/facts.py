@@ -207,7 +207,7 @@ def _list_lane(job: Job) -> list[Job]:
 
 _OF_LANE = Job.objects.filter(lane_id=OuterRef("lane_id"))
 _HOLDER = _OF_LANE.filter(holds_lane=True).order_by("-pk").values("pk")[:1]
-_HEAD = _OF_LANE.filter(gate__in=sql_literals([Gate.LANE, Gate.READY])).in_dispatch_order().values("pk")[:1]
+_HEAD = _OF_LANE.in_lanes().in_dispatch_order().values("pk")[:1]
 
 
 def _list_waiting_calls() -> list[Lease]:

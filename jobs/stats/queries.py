@@ -13,15 +13,12 @@ from django.db.models.functions import Cast, Now
 
 from jobs.conf import conf
 from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
-from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow, InUse
-from jobs.states import ACTIVE, Status
+from jobs.states import Status
 
 SHOW_SILENT_SEC = 3600  # how long a worker without heartbeats is still shown
 FLOW_COLUMNS = ("tenant", "job_type", "resource", "addon_id")
-ACTIVE_STATUSES = tuple(sorted(ACTIVE))  # the condition of a partial index
-LANE_GATES = (Gate.LANE, Gate.READY)
 BLOCKED_TARGETS_LIMIT = 1000  # the count of blocked targets stops here
 SILENT = "SILENT"  # the state of a worker without a heartbeat for LEASE_SEC, whatever its row says
 
@@ -51,7 +48,7 @@ class ActiveJobs(NamedTuple):
 def get_oldest_waiting_job() -> Job | None:
     """Return the oldest of the jobs that wait for a slot or for their target, not for their time."""
     ready = Job.objects.filter(gate=Gate.READY)
-    in_lanes = Job.objects.filter(gate__in=sql_literals(LANE_GATES), lane__isnull=False)
+    in_lanes = Job.objects.in_lanes().filter(lane__isnull=False)
     oldest: list[tuple[datetime, UUID]] = []
     for waiting in (ready.filter(remote=False), ready.filter(remote=True), in_lanes):  # one index for each
         oldest += waiting.order_by("created_at", "id").values_list("created_at", "id")[:1]
