@@ -29,8 +29,8 @@ from jobs.admin.formatting import (
 )
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
 from jobs.admin.screens import APP, latest_event_id
-from jobs.conf import conf
 from jobs.models import Activity, Job, Worker, WorkerState
+from jobs.models.worker import heartbeat_timeout
 from jobs.services import workers
 from jobs.stats import queries
 
@@ -206,12 +206,12 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     @computed_column(_("last heartbeat"))
     def last_heartbeat(self, worker: Worker) -> SafeString | str:
-        """Show the age of the last heartbeat: green up to half a lease, amber up to a lease, red beyond."""
+        """Show the age of the last heartbeat: green up to half of the timeout, amber up to it, red beyond."""
         if worker.state == WorkerState.STOPPED:
             return format_relative_time(worker.stopped_at) or "–"
         age = timezone.now() - worker.heartbeat_at
-        leases = age.total_seconds() / conf.LEASE_SEC
-        kind, icon = ("good", "✓") if leases <= 0.5 else ("warn", "!") if leases <= 1 else ("bad", "✗")
+        share = age / heartbeat_timeout()
+        kind, icon = ("good", "✓") if share <= 0.5 else ("warn", "!") if share <= 1 else ("bad", "✗")
         return badge(kind, format_age(age), icon)
 
     @computed_column(_("busy"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,6 @@ from django.db.models import OuterRef, Q, Subquery
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from jobs.conf import conf
 from jobs.errors import NotFound
 from jobs.models import (
     ConcurrencyLimit,
@@ -29,6 +28,7 @@ from jobs.models import (
     WorkerState,
 )
 from jobs.models.expressions import sql_literals
+from jobs.models.worker import heartbeat_timeout
 from jobs.policies.concurrency import Flow, InUse, Limit
 from jobs.rates import make_buckets
 from jobs.services import admission, remote
@@ -152,8 +152,8 @@ def load_queue() -> QueueFacts:
 
 def list_workers() -> tuple[list[Worker], list[Worker]]:
     """Return the workers that claim jobs, and those that only finish what they run; both with recent heartbeats."""
-    last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
-    workers = list(Worker.objects.filter(heartbeat_at__gt=last_lease).exclude(state=WorkerState.STOPPED))
+    recent = Worker.objects.filter(heartbeat_at__gt=Now() - heartbeat_timeout())
+    workers = list(recent.exclude(state=WorkerState.STOPPED))
     claiming = [worker for worker in workers if worker.is_claiming]
     return claiming, [worker for worker in workers if not worker.is_claiming]
 

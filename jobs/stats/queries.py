@@ -14,13 +14,14 @@ from django.db.models.functions import Cast, Now
 from jobs.conf import conf
 from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
 from jobs.models.job import JobQuerySet
+from jobs.models.worker import heartbeat_timeout
 from jobs.policies.concurrency import Flow, InUse
 from jobs.states import Status
 
 SHOW_SILENT_SEC = 3600  # how long a worker without heartbeats is still shown
 FLOW_COLUMNS = ("tenant", "job_type", "resource", "addon_id")
 BLOCKED_TARGETS_LIMIT = 1000  # the count of blocked targets stops here
-SILENT = "SILENT"  # the state of a worker without a heartbeat for LEASE_SEC, whatever its row says
+SILENT = "SILENT"  # the state of a worker without a recent heartbeat, whatever its row has
 
 
 @dataclass(frozen=True)
@@ -129,8 +130,7 @@ def count_workers(tenant: str | None = None) -> WorkerCounts:
 
     With `tenant`, only those that serve it: workers of all tenants, and its own.
     """
-    last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
-    state = Case(When(heartbeat_at__gt=last_lease, then=F("state")), default=Value(SILENT))
+    state = Case(When(heartbeat_at__gt=Now() - heartbeat_timeout(), then=F("state")), default=Value(SILENT))
     columns = ("state_now", "slots", "busy", "stuck", "serves__tenant")
     online = online_workers().order_by().annotate(state_now=state)
     rows = [

@@ -19,9 +19,11 @@ from jobs.explain import Explanation, explain, explain_briefly
 from jobs.models import Job, Lease, Worker
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot
 from jobs.registry import registry
-from jobs.services import groups, limits, targets
+from jobs.services import groups, limits, targets, workers
 from jobs.services import jobs as job_services
 from jobs.states import Status
+from jobs.stats import queries
+from jobs.stats.ready_jobs import is_online
 from jobs.time_text import format_clock
 from tests.factories import JobFactory, LeaseFactory, WorkerFactory
 from tests.support import executor
@@ -451,3 +453,19 @@ def test_the_api_explains_to_a_token_of_one_tenant_what_it_may_know() -> None:
     path = f"/jobs/{waiting.pk}/explain"
     assert "globex" not in ApiClient("read", tenant="acme").get(path).content.decode()
     assert "globex" in ApiClient("read", tenant=None).get(path).content.decode()
+
+
+def test_an_idle_worker_is_missing_nowhere_between_its_heartbeats(at_work: Worker, settings: Any) -> None:
+    """It writes its row every 5 s, whatever its leases are."""
+    settings.JOBSCHEDULER = {**settings.JOBSCHEDULER, "HEARTBEAT_SEC": 1, "LEASE_SEC": 4}
+    now = timezone.now()
+    at_work.heartbeat_at = now - timedelta(seconds=9)
+    at_work.save()
+    assert "no_worker" not in {reason.code for reason in explain(JobFactory.create(job_type=TYPE).pk).reasons}
+    assert (is_online(at_work, now), workers.is_alive(at_work), workers.has_running_worker()) == (True, True, True)
+    assert queries.count_workers().states["RUNNING"] == 1
+    at_work.heartbeat_at = now - timedelta(seconds=16)
+    at_work.save()
+    assert explain(JobFactory.create(job_type=TYPE).pk).reasons[0].code == "no_worker"
+    assert (is_online(at_work, now), workers.is_alive(at_work), workers.has_running_worker()) == (False, False, False)
+    assert queries.count_workers().states["RUNNING"] == 0
