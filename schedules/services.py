@@ -16,13 +16,14 @@ from django.db import IntegrityError
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import clock, db, notifications, serializers
+from jobs import clock, db, notifications
 from jobs.actors import PYTHON, Actor
 from jobs.errors import Conflict, InvalidInput, NotFound
 from jobs.models import Action, Job, JobTemplate
 from jobs.services import activity, job_spec
 from jobs.services.jobs import submit_spec
 from jobs.services.templates import NameTaken
+from jobs.time_text import format_time
 from jobs.validation import fields
 from schedules import validation
 from schedules.fire_plan import build_event_data, build_spec
@@ -143,7 +144,7 @@ def skip_next(
             raise NothingToSkip(_("“%s” has no next run to skip.") % schedule.name)
         skipped = schedule.next_fire_at
         schedule.next_fire_at = next_due_time(schedule, skipped)
-        schedule.note = f"skipped: the run of {serializers.format_time(skipped)}, by {actor}"
+        schedule.note = f"skipped: the run of {format_time(skipped)}, by {actor}"
         schedule.note += f": {reason_text}" if reason_text else ""
         before, after = {"next_fire_at": skipped}, {"next_fire_at": schedule.next_fire_at}
         changed = _to_object(schedule)

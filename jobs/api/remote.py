@@ -39,11 +39,12 @@ from jobs.models.payload import PARAMS, read_by_id
 from jobs.payload_visibility import get_public_reason
 from jobs.policies.admission import Denied
 from jobs.redaction import redact
-from jobs.serializers import format_time, mark_truncated, serialize_columns
+from jobs.serializers import mark_truncated, serialize_columns
 from jobs.services import jobs as job_services
 from jobs.services import remote
 from jobs.services.remote import REMOTE_STATES, RemoteStart
 from jobs.states import Status, StopMode
+from jobs.time_text import format_time
 from jobs.validation import fields
 
 router = Router(tags=["remote workers"])

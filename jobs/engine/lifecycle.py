@@ -46,6 +46,7 @@ from jobs.states import (
     Status,
     StopMode,
 )
+from jobs.time_text import format_time
 from jobs.validation.sanitize import sanitize_text
 
 
@@ -220,7 +221,7 @@ def _shorten_values(values: dict[str, Any]) -> dict[str, Any]:
     """Return masked values; one that is longer than CHANGE_LENGTH as JSON becomes the beginning of its text."""
     shown: dict[str, Any] = {}
     for name, value in values.items():
-        masked = redact(value.isoformat() if isinstance(value, datetime) else value)
+        masked = redact(format_time(value) if isinstance(value, datetime) else value)
         text = json.dumps(masked, ensure_ascii=False)
         shown[name] = masked if len(text) <= CHANGE_LENGTH else sanitize_text(text, CHANGE_LENGTH)
     return shown

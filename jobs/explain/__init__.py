@@ -29,8 +29,8 @@ from jobs.explain.reasons import (
 from jobs.models import Gate, Job, Target
 from jobs.models.job import STATUS_IN_SENTENCE
 from jobs.policies.concurrency import Flow
-from jobs.serializers import format_time
 from jobs.states import ACTIVE, Status
+from jobs.time_text import format_time
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from jobs.models.limit import LimitScope
 from jobs.models.run import describe_actor
 from jobs.payload_visibility import get_public_reason
 from jobs.rates import Buckets
-from jobs.serializers import format_time
 from jobs.states import ACTIVE, DEFAULT_PAUSE_REASON, EventKind, Status
-from jobs.time_text import format_clock
+from jobs.time_text import format_clock, format_time
 
 CAUSE_LENGTH = 500  # of the reason that an operator or a handler gave, within a sentence
 NEEDS_OPERATOR = {"held", "paused", "target_paused", "target_blocked", "scope_paused", "no_worker"}
