@@ -168,7 +168,7 @@ class LimitOut(Out):
 
 
 class LimitIn(RequestBody):
-    """Only the given fields change; `reset` drops the override and excludes all others but `reason`.
+    """Only the given fields change; `reset` drops the override and excludes all others but `reason`; a pause stays.
 
     A rate is a whole number per s, min, h or day: `60/min`. Null removes it. `burst` needs a `rate`.
     """
