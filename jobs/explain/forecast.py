@@ -27,6 +27,7 @@ from jobs.states import Status
 from jobs.stats.queries import ActiveJobs
 
 AHEAD_LIMIT = 10_000  # the count of jobs ahead stops here
+MAX_WAIT_SEC = 365.0 * 86_400  # a later start is not predicted: its time might be beyond the calendar
 MEASURED_WINDOW = timedelta(hours=1)  # of the run times that predictions are made from
 DUE_WINDOW = timedelta(minutes=1)  # jobs that become due in it before a scheduled job may still run then
 IN_QUEUE, IN_TARGET, DUE_BEFORE = 0, 1, 2  # where a job is ahead
@@ -68,7 +69,7 @@ def make_forecast(facts: Facts, reasons: Sequence[Reason]) -> Forecast:
     if codes & NEEDS_OPERATOR or is_unknown:
         return Forecast(ahead, waits_in_queue)
     wait_sec = _estimate_wait_sec(facts, queue, rows)
-    if wait_sec is None:
+    if wait_sec is None or wait_sec > MAX_WAIT_SEC:
         return Forecast(ahead, waits_in_queue)
     start_at = facts.now + timedelta(seconds=wait_sec)
     return Forecast(ahead, waits_in_queue, max(start_at, job.not_before or start_at))
