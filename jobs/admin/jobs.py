@@ -28,7 +28,6 @@ from jobs.admin.base import (
     ConsoleChangeList,
     can_view_payload,
     count_capped,
-    describe_unknown_qualifier,
     fieldset,
     list_parameters,
     split_terms,
@@ -265,9 +264,9 @@ class JobAdmin(JobActionAdmin):
             if not (ends := statuses & TERMINAL):
                 return queryset.none(), False
             queryset = order_by_end(queryset, ends, is_bounded=EndedFilter.is_used(request))
-        terms, unknown = split_terms(search_term, QUALIFIERS, is_word=is_tag_or_target)
-        if unknown:
-            self.report_search_problem(request, describe_unknown_qualifier(unknown, QUALIFIERS))
+        terms, problem = split_terms(search_term, QUALIFIERS, is_word=is_tag_or_target)
+        if problem:
+            self.report_search_problem(request, problem)
             return queryset.none(), False
         search = JobSearch(queryset, can_view_payload(request), request.__dict__.get("_job_checks", []))
         for term in terms:
