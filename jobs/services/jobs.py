@@ -33,6 +33,7 @@ from jobs.validation.retry_policy import merge_retry_options
 JobId = UUID | str
 REASON_LENGTH = validation.REASON_LENGTH
 KEY_BATCH_SIZE = 500
+REPLACE_LIMIT = 500  # jobs that one call may replace: each is an edit of its own, in one transaction
 KEY_ATTEMPTS = 100  # how often a unique key may be taken and be free again during one submission
 REPLACED_REASON = "replaced by a submission with its unique key"
 FACT_COLUMNS = facts.FACT_COLUMNS  # the columns that `get_facts_by_id` reads
@@ -102,22 +103,29 @@ def _find_existing(spec: JobSpec, actor: Actor, reason: str) -> Job | None:
             return job
     if spec.unique_key is None:
         return None
-    connection = db.connection()
-    waiting_id = unique_keys.find_waiting_holder(connection, spec)
-    holder_id = unique_keys.find_live_holder(connection, spec) if waiting_id is None else waiting_id
-    job = None if holder_id is None else Job.objects.filter(pk=holder_id).first()
-    if job is None or job.is_terminal:
+    holder = _find_holder(spec)
+    job = None if holder is None else Job.objects.filter(pk=holder.id).first()
+    if holder is None or job is None or job.is_terminal:
         return None
-    if job.job_type != spec.job_type:
-        names = {"key": spec.unique_key, "job": job.pk, "type": job.job_type}
-        error = UniqueKeyTaken(_("The unique key “%(key)s” is in use by job %(job)s of type %(type)s.") % names)
-        error.holder_id = job.pk
-        raise error
-    if spec.on_conflict == OnConflict.RETURN or waiting_id is None or job.retry_of_id is not None:
+    if spec.on_conflict == OnConflict.RETURN or not holder.is_waiting or job.retry_of_id is not None:
         return job  # a retry continues from the checkpoint of these params, after the delay of its failure
     changes = {"params": from_json(spec.params), "not_before": spec.not_before}
     job_spec.require_valid_times({"deadline_at": job.deadline_at, "not_before": spec.not_before})
     return lifecycle.update(job.pk, changes, actor=actor, reason=reason or REPLACED_REASON)
+
+
+def _find_holder(spec: JobSpec) -> unique_keys.Holder | None:
+    """Return the job that has the spec's unique key, or None. Raise UniqueKeyTaken if it does other work."""
+    holder = unique_keys.find_holder(db.connection(), spec)
+    if holder is None or holder.does_same_work(spec):
+        return holder
+    names = {"key": spec.unique_key, "job": holder.id, "type": holder.job_type, "addon": holder.addon_id}
+    text = _("The unique key “%(key)s” is in use by job %(job)s of type %(type)s.")
+    if holder.addon_id:
+        text = _("The unique key “%(key)s” is in use by job %(job)s of type %(type)s for addon %(addon)s.")
+    error = UniqueKeyTaken(text % names)
+    error.holder_id = holder.id
+    raise error
 
 
 def _build_job(spec: JobSpec, inserted: InsertedJob) -> Job:
@@ -238,6 +246,8 @@ def _column_defaults() -> dict[str, Any]:
 
 def _submit_specs(specs: list[JobSpec], actor: Actor, reason: str) -> list[UUID]:
     """Insert jobs, all or none, and return the id of the job of each spec."""
+    if sum(spec.unique_key is not None and spec.on_conflict == OnConflict.REPLACE for spec in specs) > REPLACE_LIMIT:
+        raise InvalidInput("jobs", _("has more than %d entries with on_conflict=replace") % REPLACE_LIMIT, "too_long")
     unique = _one_per_key(specs)
     has_keys = any(spec.idempotency_key is not None or spec.unique_key is not None for spec in unique)
     with db.atomic() if has_keys else nullcontext():
@@ -247,7 +257,8 @@ def _submit_specs(specs: list[JobSpec], actor: Actor, reason: str) -> list[UUID]
             existing = _existing_ids(rejected)
             unique_specs = [spec for spec in rejected if spec.id not in existing]
             for spec in sorted(unique_specs, key=lambda spec: (spec.tenant, spec.unique_key)):  # as they are inserted
-                existing[spec.id] = submit_spec(spec, actor=actor, reason=reason).job.pk
+                holder = _find_holder(spec) if spec.on_conflict == OnConflict.RETURN else None
+                existing[spec.id] = holder.id if holder else submit_spec(spec, actor=actor, reason=reason).job.pk
             return [existing.get(spec.id, spec.id) for spec in specs]
     return [spec.id for spec in specs]
 

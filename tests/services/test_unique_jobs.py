@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs import job
@@ -21,7 +22,7 @@ from jobs.testing import inline
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.api_client import ApiClient
+from tests.support.api_client import ApiClient, read_error_locations
 from tests.support.commands import call
 from tests.support.snapshots import dump_tables, list_event_kinds, list_events
 
@@ -172,6 +173,36 @@ def test_a_key_that_a_job_of_another_type_has_is_refused() -> None:
     holder = submit().job
     with pytest.raises(UniqueKeyTaken, match=str(holder.pk)):
         job_services.enqueue("tests.nothing", unique_key="k")
+
+
+@pytest.mark.parametrize("on_conflict", ["return", "replace"])
+def test_a_key_that_a_job_of_another_addon_has_is_refused(on_conflict: str) -> None:
+    holder = submit(addon_id="ours").job
+    for addon_id in (None, "theirs"):
+        with pytest.raises(UniqueKeyTaken, match=f"{holder.pk} of type {TYPE} for addon ours") as refused:
+            submit({"a": 1}, addon_id=addon_id, on_conflict=on_conflict)
+        assert refused.value.holder_id == holder.pk
+    assert submit(addon_id="ours", on_conflict=on_conflict).job.pk == holder.pk
+
+
+def test_a_bulk_whose_keys_are_taken_takes_few_statements_for_each() -> None:
+    def submit_many(count: int) -> int:
+        items = [{"job_type": TYPE, "unique_key": str(number)} for number in range(count)]
+        job_services.enqueue_many(items)
+        with CaptureQueriesContext(connection) as queries:
+            job_services.enqueue_many(items)
+        return len(queries)
+
+    submit_many(1)
+    assert submit_many(22) - submit_many(2) <= 20
+
+
+def test_one_call_replaces_a_bounded_number_of_jobs() -> None:
+    item = {"job_type": TYPE, "unique_key": "k", "on_conflict": "replace"}
+    assert len(job_services.enqueue_many([item] * 500)) == 500
+    response = ApiClient("submit").post("/jobs/bulk", {"jobs": [{**item, "unique_key": "j"}] * 501})
+    assert read_error_locations(response) == [["body", "jobs"]]
+    assert Job.objects.filter(unique_key="j").count() == 0
 
 
 def test_bulk_submissions_have_unique_keys_too() -> None:
