@@ -33,7 +33,7 @@ from jobs.validation.retry_policy import merge_retry_options
 JobId = UUID | str
 REASON_LENGTH = validation.REASON_LENGTH
 KEY_BATCH_SIZE = 500
-REPLACE_LIMIT = 500  # jobs that one call may replace: each is an edit of its own, in one transaction
+REPLACE_LIMIT = 200  # jobs that one call may replace: each is an edit of its own, in one transaction
 KEY_ATTEMPTS = 100  # how often a unique key may be taken and be free again during one submission
 REPLACED_REASON = "replaced by a submission with its unique key"
 FACT_COLUMNS = facts.FACT_COLUMNS  # the columns that `get_facts_by_id` reads
