@@ -210,6 +210,9 @@ class SubmittedOut(Out):
     state: State
 
 
+NEW_OR_EXISTING = {200: SubmittedOut, 201: SubmittedOut}
+
+
 class KickOut(Out):
     dispatched: int
 
@@ -268,7 +271,8 @@ class Said(RequestBody):
 
 
 @router.post(
-    f"{QUEUE}/jobs/submit", **submission("queue_submit", SubmittedOut, "Submit a job intent", **WITH_IDEMPOTENCY_KEY)
+    f"{QUEUE}/jobs/submit",
+    **submission("queue_submit", NEW_OR_EXISTING, "Submit a job intent", **WITH_IDEMPOTENCY_KEY),
 )
 def queue_submit(request: ApiRequest, body: Annotated[IntentIn, JsonBody()]) -> HttpResponse:
     """It waits in the same queue as every other job, in the same order and under the same limits, until a remote

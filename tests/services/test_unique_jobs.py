@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
+from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -19,7 +21,8 @@ from jobs.services import groups
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.testing import inline
-from tests.factories import JobFactory
+from jobscheduler.api import api
+from tests.factories import JobFactory, JobTemplateFactory
 from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.api_client import ApiClient, read_error_locations
@@ -280,6 +283,30 @@ def test_the_api_returns_the_job_that_has_the_key_with_200() -> None:
     assert first.json()["id"] == second.json()["id"]
     assert (first.json()["unique_key"], first.json()["unique_until"]) == ("k", "end")
     assert "Idempotent-Replayed" not in second.headers
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "body"),
+    [
+        ("jobs_create", "/api/jobs", {"job_type": TYPE}),
+        ("legacy_jobs_create", "/jobs", {"job_type": TYPE}),
+        ("queue_submit", "/api/system/scheduler/queue/jobs/submit", {"job_type": TYPE, "addon_id": "a"}),
+        ("templates_run", "/api/job-templates/{template}/run", {}),
+    ],
+)
+def test_every_submission_returns_the_job_that_has_the_key_with_200_and_documents_it(
+    operation: str, path: str, body: dict[str, Any]
+) -> None:
+    holder = submit(unique_until="end").job
+    url = path.format(template=JobTemplateFactory.create(job_type=TYPE).pk)
+    headers = ApiClient("submit", "read").headers
+    data = {**body, "unique_key": "k", "unique_until": "end"}
+    response = Client().post(url, data, content_type="application/json", headers=headers)
+    assert response.status_code == 200
+    assert str(holder.pk) in (response.json().get("id"), response.json().get("job_id"))
+    paths = json.loads(json.dumps(api.get_openapi_schema(path_prefix="/api/")))["paths"].values()
+    (described,) = (item for methods in paths for item in methods.values() if item["operationId"] == operation)
+    assert described["responses"]["200"]["content"] == described["responses"]["201"]["content"]
 
 
 def test_the_command_prints_the_id_of_the_waiting_job() -> None:
