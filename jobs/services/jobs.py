@@ -20,7 +20,7 @@ from jobs import db, ids
 from jobs.actors import PYTHON, Actor
 from jobs.engine import facts, lifecycle, ordering, transitions
 from jobs.engine.insert import insert_job, insert_jobs
-from jobs.engine.job_spec import COLUMNS, JobSpec
+from jobs.engine.job_spec import COLUMNS, JobSpec, dump_json
 from jobs.engine.sql import unique_keys
 from jobs.engine.sql.insert import EventData, InsertedJob
 from jobs.errors import IdempotencyKeyReused, InvalidInput, UniqueKeyTaken
@@ -35,6 +35,10 @@ REASON_LENGTH = validation.REASON_LENGTH
 KEY_BATCH_SIZE = 500
 REPLACE_LIMIT = 200  # jobs that one call may replace: each is an edit of its own, in one transaction
 KEY_ATTEMPTS = 100  # how often a unique key may be taken and be free again during one submission
+DUPLICATED_FIELDS = (
+    *("tenant", "target", "resource", "cost_units", "constraints", "expected_duration_sec", "max_runtime_sec"),
+    *("token_limit", "max_retries", "retry_policy", "tags"),
+)
 REPLACED_REASON = "replaced by a submission with its unique key"
 FACT_COLUMNS = facts.FACT_COLUMNS  # the columns that `get_facts_by_id` reads
 get_facts, get_facts_by_id = facts.gather_facts, facts.gather_facts_by_id  # they decide which actions can be applied
@@ -145,6 +149,19 @@ def enqueue_many(
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
     specs = job_spec.build_specs(item_list)
     return _submit_specs(specs, actor, validation.parse_reason(reason)) if specs else []
+
+
+def duplicate(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> SubmitResult:
+    """Submit the work of a job again, with its context, as a new job: not a retry, in no group, due now.
+
+    Its keys are not copied. If the handler gives the new job a unique key that is taken, return the job that has it.
+    """
+    job = get(job_id)
+    fields = {name: getattr(job, name) for name in DUPLICATED_FIELDS}
+    fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
+    spec = job_spec.build_spec({"job_type": job.job_type, "params": job.params, **fields})
+    spec.context = None if job.context is None else dump_json(job.context)
+    return submit_spec(spec, actor=actor, reason=reason)
 
 
 def get(job_id: JobId) -> Job:
