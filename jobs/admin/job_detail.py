@@ -166,6 +166,7 @@ def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str
         "has_more_events": has_more_events,
         "events_url": _list_of_job_url(admin, JobEvent, job),
         "params": truncate_text(format_json(job.params)) if payload else "",
+        "job_context": truncate_text(format_json(job.context)) if payload and job.context is not None else "",
         "checkpoint": truncate_text(format_json(job.checkpoint)) if payload and job.checkpoint is not None else "",
         "artifacts": truncate_text(format_json(run.artifacts)) if payload and run and run.artifacts else "",
         **_error_context(run),
@@ -343,6 +344,7 @@ def _list_facts(
     yield _("Addon"), isolate_text(job.addon_id) if job.addon_id else None
     yield _("Tokens used"), f"{job.tokens_used} / {job.token_limit}" if job.token_limit else str(job.tokens_used or "")
     yield _("Idempotency key"), isolate_text(job.idempotency_key) if job.idempotency_key else None
+    yield _("Unique key"), isolate_text(job.unique_key) if job.unique_key else None
     yield _("Template"), link(site, JobTemplate, job.template_id, str(job.template)) if job.template_id else None
     if job.group_id:
         yield _("Group"), link(site, JobGroup, job.group_id, f"{first_line(str(job.group), 100)}, {_get_place(job)}")

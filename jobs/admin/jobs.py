@@ -239,8 +239,9 @@ class JobAdmin(JobActionAdmin):
             ("expected_duration_sec", "max_runtime_sec"),
             *(("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
             *(("remote", "lease_owner"), ("lease_expires_at", "heartbeat_at", "reserved_until")),
-            *(("retry_of_link", "retried_by_link"), ("attempt", "max_retries"), "shown_retry_policy"),
-            *(("group", "group_index"), ("schedule", "fire_time"), "idempotency_key", *INTERNAL_FIELDS),
+            *(("retry_of_link", "retried_by_link"), ("attempt", "max_retries", "snooze_count"), "shown_retry_policy"),
+            *(("group", "group_index"), ("schedule", "fire_time")),
+            *("idempotency_key", ("unique_key", "unique_until"), *INTERNAL_FIELDS),
         ),
     )
 

@@ -152,6 +152,14 @@ def test_who_may_not_see_the_payload_sees_neither_params_nor_artifacts_nor_logs(
     assert [word for word in ("params", "checkpoint", "artifact", "log") if f"hidden-{word}" not in everything] == []
 
 
+def test_the_unique_key_the_snoozes_and_the_context_of_a_job_are_on_its_page(boss: Client, looker: Client) -> None:
+    job = JobFactory.create(unique_key="user-7", unique_until="end", snooze_count=4711, context={"site": "hidden-site"})
+    page = boss.get(get_page_url(job))
+    assert dict(page.context["facts"])["Unique key"] == "<bdi>user-7</bdi>"
+    assert [word for word in ("its end", "4711", "hidden-site") if word not in page.content.decode()] == []
+    assert "hidden-site" not in get_page(looker, job)
+
+
 def test_a_clone_does_the_same_work_as_a_job_of_its_own(db: Any) -> None:
     client = log_in(create_reader("operator", "add_job"))
     fields: Any = {"target": "book-1", "priority": 70, "tags": ["a"], "idempotency_key": "once", "max_retries": 1}
