@@ -118,6 +118,18 @@ def test_a_manual_retry_that_conflicts_is_refused_with_the_id(until: str, action
 
 
 @UNTIL
+@pytest.mark.parametrize("action", ["retry", "resume"])
+def test_a_dry_run_knows_that_of_several_failures_with_one_key_one_is_retried(until: str, action: str) -> None:
+    for _ in range(3):
+        executor.fail(executor.claim(submit(unique_until=until).job))
+    arguments = ("jobs", action, "--status=FAILED", "--json")
+    dry_run, real_run = call(*arguments, "--dry-run"), call(*arguments)
+    assert len(real_run.json["changed"]) == (1 if until == "end" else 3)
+    assert dry_run.json["changed"] == real_run.json["changed"]
+    assert [len(group["ids"]) for group in dry_run.json["skipped"]] == ([2] if until == "end" else [])
+
+
+@UNTIL
 def test_replace_gives_the_waiting_job_new_params_and_a_new_time(until: str) -> None:
     first = submit({"a": 1}, unique_until=until).job
     later = timezone.now() + timedelta(hours=1)
