@@ -54,7 +54,10 @@ INTENT_COLUMNS = (
     *("addon_id", "job_type", "cost_units", "constraints", "expected_duration_sec", "time_sensitive"),
     *("max_runtime_sec", "tags", "tenant", "target", "deadline_at", "reserved_until"),
 )
-START_COLUMNS = ("lease_expires_at", "checkpoint", "attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used")
+START_COLUMNS = (
+    *("lease_expires_at", "checkpoint", "attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used"),
+    "group_id",
+)
 PRIORITY_NAMES = {number: name for name, number in fields.PRIORITIES.items()}
 DEFAULT_OFFERS = 10
 ADDON_ID = {**f.NAME, "description": "Left out: jobs of every addon that the token may work for."}
@@ -234,6 +237,8 @@ class StartOut(Out):
     max_runtime_sec: float | None
     token_limit: int | None
     tokens_used: int
+    group_id: Id | None = Field(description="Null for a job in no group.")
+    context: JsonObject = Field(description="What JOB_CONTEXT returned at its submission; empty if there is none.")
 
 
 class BeatOut(Out):
@@ -353,7 +358,9 @@ def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, JsonBo
     row = remote.start(pk, token.pk, body.given_fields(), token_name=token.name)
     lease = {"lease_id": str(row.lease_token), "lease_sec": conf.LEASE_SEC, "heartbeat_sec": conf.HEARTBEAT_SEC}
     columns = serialize_columns(row, START_COLUMNS)
-    return json_response({"job_id": str(row.pk), **lease, "payload": row.params, **columns})
+    return json_response(
+        {"job_id": str(row.pk), **lease, "payload": row.params, "context": row.context or {}, **columns}
+    )
 
 
 @router.post(
