@@ -11,11 +11,10 @@ from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import actors, db, explain, ids
+from jobs import actors, clock, db, explain, ids
 from jobs.admin.base import can_view_payload, count_capped, log_history
 from jobs.admin.columns import link, load_params_lines, short_id
 from jobs.admin.formatting import first_line
@@ -81,7 +80,7 @@ def _build_next_context(
     admin: ModelAdmin, request: HttpRequest, queue_url: str, queues: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return what starts next: the jobs with an expected start by it, then the others in dispatch order."""
-    now = timezone.now()
+    now = clock.now()
     jobs = list(list_ready_jobs()[: NEXT_READ + 1])
     starts = predict_starts(jobs[:NEXT_READ], now)
     shown = sorted(jobs[:NEXT_READ], key=lambda job: (job.pk not in starts, starts.get(job.pk, now)))[:NEXT_SHOWN]

@@ -11,7 +11,6 @@ from uuid import UUID
 
 from django.db.models import OuterRef, Q, Subquery
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from jobs.errors import NotFound
 from jobs.models import (
@@ -183,9 +182,9 @@ def can_serve(worker: Worker, limit: ConcurrencyLimit) -> bool:
     return allowed is None or limit.key in allowed
 
 
-def to_limit(row: ConcurrencyLimit, now: datetime | None = None) -> Limit:
-    """Return the limit of a row, with the buckets of its rates as they are now."""
-    return Limit(row.scope, row.key, row.max, row.paused, buckets=make_buckets(row, now or timezone.now()))
+def to_limit(row: ConcurrencyLimit, now: datetime) -> Limit:
+    """Return the limit of a row, with the buckets of its rates as they are now, by the clock of the database."""
+    return Limit(row.scope, row.key, row.max, row.paused, buckets=make_buckets(row, now))
 
 
 def _find_predecessor(job: Job) -> Job | None:

@@ -59,7 +59,7 @@ class _Simulation:
         self.clock_sec = 0.0
         self._workers = queue.workers
         self._free = [max(worker.slots - worker.stuck - queue.count_busy(worker), 0) for worker in queue.workers]
-        self._limits = [to_limit(row) for row in queue.limits]
+        self._limits = [to_limit(row, now) for row in queue.limits]
         self._active: Counter[Limit] = Counter()
         # The starts that pauses, rates and tokens allow now; when rates allow more is not simulated.
         starts_left = ((limit, count_free(replace(limit, max=None), InUse())) for limit in self._limits)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from jobs.engine.selection.limits import sync_limits
@@ -17,7 +18,7 @@ from jobs.services import jobs as job_services
 from jobs.services import limits
 from tests.factories import WorkerFactory
 from tests.support import executor
-from tests.support.admin_pages import get_list_url
+from tests.support.admin_pages import get_list_url, get_page_url
 from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
@@ -68,6 +69,19 @@ def test_the_rate_is_named_with_the_time_of_the_next_start() -> None:
     assert reason.message.startswith("rate limit of resource openai: 60/h; next start ")
     assert f"{local:%H:%M:%S}" in reason.message
     assert explain_briefly([job])[job.pk].startswith("rate limit of resource openai: 60/h; next start ")
+
+
+@pytest.mark.pg_only  # elsewhere the clock is that of the host
+def test_the_next_start_is_by_the_clock_of_the_database_wherever_it_is_shown(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits.set_rates("resource", "openai", rate="60/h")
+    use_up(rate_level=0.0)
+    job, host_now = submit(), timezone.now() + timedelta(hours=1)
+    monkeypatch.setattr(timezone, "now", lambda: host_now)
+    assert explain_briefly([job])[job.pk].startswith("rate limit of resource openai: 60/h; next start ")
+    assert "next start" in boss.get(get_page_url(ConcurrencyLimit.objects.get(key="openai"))).content.decode()
+    assert "rate limit of resource openai" in boss.get(reverse("admin:jobscheduler_jobs_queue")).content.decode()
 
 
 def test_the_token_rate_is_named_if_it_takes_longer() -> None:
