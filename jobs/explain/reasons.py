@@ -80,6 +80,8 @@ def _pending_reasons(facts: Facts) -> Iterator[Reason]:
         values = {"job": other.pk, "status": STATUS_IN_SENTENCE[Status(other.status)], "place": other.group_index}
         message = _("waiting for job %(job)s, place %(place)s of its group, which is %(status)s") % values
         yield Reason("predecessor", message, blocking_job_id=other.pk)
+    elif not facts.job.hold:
+        yield Reason("predecessor", _("waiting for the end of an action on its group"))
     if facts.job.hold:
         event = facts.events.get(EventKind.HELD)
         since, actor = None if event is None else event.at, _find_actor(event)

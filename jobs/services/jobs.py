@@ -68,7 +68,10 @@ def enqueue(
 
 
 def submit(item: Mapping[str, Any], *, actor: Actor = PYTHON, reason: str = "") -> SubmitResult:
-    """Submit one job, given by the arguments of `enqueue`. Return it, and whether it was created now."""
+    """Submit one job, given by the arguments of `enqueue` (delays of retries as `retry_policy`).
+
+    Return it, and whether it was created now.
+    """
     spec = job_spec.build_spec(item)
     try:
         return submit_spec(spec, actor=actor, reason=reason)
@@ -141,7 +144,7 @@ def _build_job(spec: JobSpec, inserted: InsertedJob) -> Job:
 def enqueue_many(
     items: Iterable[Mapping[str, Any]], *, actor: Actor = PYTHON, reason: str = "", limit: int | None = None
 ) -> list[UUID]:
-    """Submit many jobs, all or none, each given by the arguments of `enqueue`. Return their ids in order."""
+    """Submit many jobs, all or none, each given by the arguments of `submit`. Return their ids in order."""
     if not isinstance(items, Iterable) or isinstance(items, Mapping | str):
         raise InvalidInput("jobs", _("must be a list"), "list_type")
     item_list = list(items)

@@ -16,7 +16,7 @@ from jobs.api.job_schemas import REASON_CODES
 from jobs.engine import finish, lifecycle, promoter
 from jobs.engine.selection.limits import sync_limits
 from jobs.explain import Explanation, explain, explain_briefly
-from jobs.models import Job, Lease, Worker
+from jobs.models import GroupAction, GroupVerb, Job, Lease, Worker
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot
 from jobs.registry import registry
 from jobs.services import groups, limits, targets, workers
@@ -91,6 +91,16 @@ def test_a_place_of_a_sequence_names_the_place_before_it() -> None:
     reason = only(third)
     assert (reason.code, reason.blocking_job_id) == ("predecessor", first.pk)
     assert ("is queued" in reason.message, str(first.pk) in reason.message) == (True, True)
+
+
+def test_a_member_that_waits_for_an_action_on_its_group_alone_says_so() -> None:
+    """Of a large group, an action may take a while; where it fails, an operator asks why nothing starts."""
+    item = {"job_type": TYPE}
+    group = groups.create([item], then=item)
+    GroupAction.objects.create(group=group, verb=GroupVerb.CANCEL, actor_kind="USER")
+    executor.complete(executor.claim(group.jobs.get(group_index=0)))
+    (final,) = group.jobs.filter(status=Status.PENDING)
+    assert explain(final.pk).summary == "Waiting for the end of an action on its group"
 
 
 def test_a_paused_job_says_since_when_and_by_whom() -> None:
