@@ -35,6 +35,12 @@ def format_duration(span: timedelta) -> str:
     return _("%(days)d d %(hours)d h") % {"days": days, "hours": hours} if hours else _("%d d") % days
 
 
+def format_estimate(span: timedelta) -> str:
+    """Return an estimated duration in whole seconds, from 10 min on in whole minutes: "7 s", "4 min 42 s", "15 min"."""
+    seconds = max(round(span.total_seconds()), 1)
+    return format_duration(timedelta(seconds=seconds if seconds < 600 else round(seconds / 60) * 60))
+
+
 def format_age(age: timedelta) -> str:
     """Return "3 min ago", rounded down to one unit; a negative age is in the future: "in 3 min"."""
     seconds = int(abs(age).total_seconds())

@@ -13,7 +13,7 @@ from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import AutoField, Model, Q, QuerySet, UUIDField
@@ -139,6 +139,14 @@ def _unquote(text: str) -> str:
     return text
 
 
+LIST_TITLES: dict[str, Any] = {}  # by "app_label.modelname": the titles that the navigation gives to lists
+
+
+def list_title(opts: Any) -> str:
+    """Return the title of a model's list: that of its entry in the navigation, else the plural of its name."""
+    return str(LIST_TITLES.get(opts.label_lower) or capfirst(opts.verbose_name_plural))
+
+
 class ConsoleChangeList(ChangeList):
     """Defers the columns that no list shows, such as params of a megabyte; its filters are above the table."""
 
@@ -148,7 +156,7 @@ class ConsoleChangeList(ChangeList):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if not self.is_popup:
-            self.title = capfirst(str(self.opts.verbose_name_plural))
+            self.title = list_title(self.opts)
 
     @property
     def filters(self) -> list[Any]:
@@ -157,9 +165,9 @@ class ConsoleChangeList(ChangeList):
 
     @property
     def other_params(self) -> list[tuple[str, str]]:
-        """The query parameters that stay in the URL when a filter is changed."""
-        filter_names = {spec.parameter_name for spec in self.filters}
-        return [(name, value) for name, value in self.params.items() if name not in filter_names]
+        """The query parameters that the form with search and filters does not have."""
+        names = {spec.parameter_name for spec in self.filters} | {SEARCH_VAR}
+        return [(name, value) for name, value in self.params.items() if name not in names]
 
     @property
     def is_filtered(self) -> bool:
@@ -301,6 +309,12 @@ class ConsoleAdmin(admin.ModelAdmin):
     ) -> Any:
         shared = {"navigation": screens.build_navigation(self.admin_site, request)}
         return super().changeform_view(request, object_id, form_url, {**shared, **(extra_context or {})})
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Name the row in the title: "Schedule nightly report"."""
+        if context.get("subtitle"):
+            context.update(title=f"{capfirst(self.opts.verbose_name)} {context['subtitle']}", subtitle=None)
+        return super().render_change_form(request, context, *args, **kwargs)
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         """Set the attributes that computed columns show, looked up for all rows of the page at once."""

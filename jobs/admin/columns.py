@@ -94,7 +94,15 @@ def link(site: AdminSite, model: type[Model], pk: Any, text: str = "") -> SafeSt
         return None
     if not site.is_registered(model):
         return isolate_text(text or str(pk))
-    return format_html('<a href="{}"><bdi>{}</bdi></a>', change_url(site, model, pk), text or str(pk))
+    return format_html('<a href="{}"><bdi>{}</bdi></a>', change_url(site, model, pk), _keep_id_whole(text or str(pk)))
+
+
+def _keep_id_whole(text: str) -> SafeString:
+    """Return a text that ends in a short id, which browsers would otherwise break after its "…"."""
+    before, ellipsis, tail = text.rpartition("…")
+    if not ellipsis or not tail or " " in tail:
+        return format_html("{}", text)
+    return format_html('{}<span class="jc-whole">…{}</span>', before, tail)
 
 
 def short_id(pk: Any) -> str:

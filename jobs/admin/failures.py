@@ -106,6 +106,12 @@ def parse_error(text: str) -> tuple[str, str]:
     return (error_class[0] if error_class else first_line(last_line, 60)) or _("no message"), location
 
 
+def shorten_error(error: str) -> str:
+    """Return the class of an error without its module; a text as it is."""
+    is_class = re.fullmatch(r"[\w.]*\.\w+", error) is not None
+    return error.rpartition(".")[2] if is_class else error
+
+
 def find_own_frame(text: str) -> str:
     """Return three lines of a traceback: the innermost frame outside of libraries, its code, and the error."""
     lines = [line for line in text.splitlines() if line.strip()]

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.formats import number_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from django.utils.text import Truncator
+from django.utils.text import Truncator, capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext, pgettext, pgettext_lazy
 
@@ -26,6 +26,7 @@ from jobs.redaction import redact
 from jobs.states import DEFAULT_PAUSE_REASON, TERMINAL, Status
 from jobs.time_text import format_age as format_age
 from jobs.time_text import format_duration as format_duration
+from jobs.time_text import format_estimate as format_estimate
 from jobs.time_text import format_exact
 from jobs.validation.fields import PRIORITIES
 
@@ -179,7 +180,7 @@ def state_badge(job: Job, wait: Reason | None) -> SafeString:
 
 def badge(kind: str, label: str, icon: str, detail: str = "") -> SafeString:
     """Return an icon, a label and a colour. `kind` is the colour: a status in lower case, or good, warn, bad, plain."""
-    text = f"{label} {detail}" if detail else label
+    text = f"{capfirst(label)} {detail}" if detail else capfirst(label)
     return format_html('<span class="jc-badge jc-{}"><span aria-hidden="true">{}</span> {}</span>', kind, icon, text)
 
 

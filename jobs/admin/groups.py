@@ -115,6 +115,7 @@ class JobGroupAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             "title": _now("Jobs"),
             "cards": True,
             "headings": [_now("No."), _now("Status"), _now("Job"), _now("Target"), _now("Attempt"), _now("Ran")],
+            "numbers": (0, 4, 5),
             "rows": [self._member_cells(row, job) for job in found[:MEMBERS_SHOWN]],
             "empty": _now("The jobs of this group were deleted after their retention."),
             "note": _now("The first %d jobs.") % MEMBERS_SHOWN if len(found) > MEMBERS_SHOWN else "",

@@ -21,7 +21,7 @@ from jobs import db
 from jobs.admin import screens
 from jobs.admin.base import ActionAdmin, CappedInt, can_view_payload
 from jobs.admin.columns import change_url, ids_url, link, list_url, search_url, short_id
-from jobs.admin.failures import ERROR_TAIL, find_own_frame, parse_error, read_failures
+from jobs.admin.failures import ERROR_TAIL, find_own_frame, parse_error, read_failures, shorten_error
 from jobs.admin.formatting import (
     describe_priority,
     first_line,
@@ -384,6 +384,7 @@ def _error_context(run: JobRun | None) -> dict[str, Any]:
     _class, location = parse_error(run.error[-ERROR_TAIL:])
     last_line = first_line(lines[-1], 300) if lines else ""
     error_class, colon, message = last_line.partition(": ")
+    error_class = shorten_error(error_class)
     return {
         "error_line": last_line,
         "error_class": error_class + ":" if colon else error_class,

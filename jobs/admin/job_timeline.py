@@ -56,7 +56,8 @@ _PHASES = {  # that begin with an event; other events that are not the job's end
 class TimelineStep:
     """An event of the job, or a time in the future.
 
-    `lasted` is the time until the next step or until now; None for the last step of a finished job, and in the future.
+    `lasted` is the time until the next step or until now; None for the end of a job, for what follows it and in the
+    future.
     """
 
     label: Promise | str
@@ -83,8 +84,9 @@ def build_timeline(
         step = TimelineStep(label, event.at, icon, format_initiator(event), reason)
         step.is_failure = event.kind == EventKind.FAILED
         steps.append(step)
-    for step, next_step in pairwise(steps):
-        step.lasted = max(next_step.at - step.at, timedelta(0))
+    for event, (step, next_step) in zip(events, pairwise(steps), strict=False):
+        if event.kind not in TERMINAL:
+            step.lasted = max(next_step.at - step.at, timedelta(0))
     if job.is_terminal:
         return steps
     if steps:

@@ -23,7 +23,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from jobs import db
-from jobs.admin.base import COUNT_LIMIT, CappedInt
+from jobs.admin.base import COUNT_LIMIT, LIST_TITLES, CappedInt
 from jobs.admin.formatting import format_count
 from jobs.admin.screens import APP, SCREENS, list_screens, render, screen, screen_url
 from jobs.models import ConcurrencyLimit, Job
@@ -103,6 +103,10 @@ DIAGNOSTICS = Group(
         Entry("rollups", _("Rollups"), f"{APP}.jobminute", about=_("Finished jobs per minute, for the charts.")),
         Entry("attempts", _("Webhook attempts"), f"{WEBHOOKS}.webhookattempt", about=_("Each request to a receiver.")),
     ),
+)
+
+LIST_TITLES.update(
+    {entry.model: entry.title for group in (*GROUPS, DIAGNOSTICS) for entry in group.entries if entry.model}
 )
 
 

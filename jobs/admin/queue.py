@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from jobs import actors, clock, db, explain, ids
 from jobs.admin.base import can_view_payload, count_capped, log_history
 from jobs.admin.columns import link, load_params_lines, short_id
-from jobs.admin.formatting import first_line
+from jobs.admin.formatting import first_line, state_badge
 from jobs.admin.screens import APP, SCREENS, latest_event_id, render, screen, screen_url
 from jobs.errors import JobSchedulerError
 from jobs.explain.next_starts import list_ready_jobs, predict_starts
@@ -172,15 +172,17 @@ def _load_rows(admin: ModelAdmin, filters: dict[str, Any], with_payload: bool) -
     start = max(filters["from"] - 1, 0)
     ordered = _filter_jobs(filters).in_dispatch_order().defer("params", "checkpoint")
     jobs = list(ordered[start : filters["from"] + PAGE_SIZE + 1])
-    whys = explain.explain_briefly(jobs)
+    reasons = explain.find_first_reasons(jobs)
     params = load_params_lines(jobs) if with_payload else {}
     rows: list[dict[str, Any]] = []
     for index, job in enumerate(jobs):
         before, after = _neighbour(jobs, index - 1, job), _neighbour(jobs, index + 1, job)
         name = link(admin.admin_site, Job, job.pk, first_line(job.job_type, 60))
-        columns = {"link": name, "tail": short_id(job.pk), "params": params.get(job.pk, "")}
+        reason = reasons.get(job.pk)
+        state = {"state": state_badge(job, reason), "why": reason.message if reason else ""}
+        columns = {"link": name, "tail": short_id(job.pk), "params": params.get(job.pk, ""), **state}
         moves = {"before": before, "after": after, "url": screen_url(admin.admin_site, "move", job.pk)}
-        rows.append({"job": job, "position": start + index + 1, "why": whys.get(job.pk, ""), **columns, **moves})
+        rows.append({"job": job, "position": start + index + 1, **columns, **moves})
     return rows[filters["from"] - start :]
 
 

@@ -148,6 +148,7 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             "title": _now("Waiting jobs"),
             "cards": True,
             "headings": [_now("Job"), _now("Type"), _now("Priority"), _now("Submitted")],
+            "numbers": (2,),
             "rows": rows,
             "empty": _now("No waiting jobs."),
             "list_url": search_url(site, "target", row.key) if site.is_registered(Job) else "",

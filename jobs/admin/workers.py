@@ -165,6 +165,7 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             "id": "worker-jobs",
             "title": _now("Running jobs"),
             "headings": [_now("Job"), _now("Type"), _now("Target"), _now("Progress"), _now("Running for")],
+            "numbers": (3, 4),
             "rows": [
                 (
                     link(self.admin_site, Job, job.pk),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import template
 
-from jobs.admin import columns, formatting
+from jobs.admin import base, columns, failures, formatting
 
 register = template.Library()
 for function in (
@@ -12,7 +12,10 @@ for function in (
     formatting.format_relative_time,
     formatting.format_exact_time,
     formatting.format_duration,
+    formatting.format_estimate,
     formatting.format_count,
+    base.list_title,
     columns.short_id,
+    failures.shorten_error,
 ):
     register.filter(function.__name__, function)

@@ -24,7 +24,7 @@ from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.services import limits
 from jobs.states import Status
-from tests.factories import JobEventFactory, JobFactory, JobLogFactory, WorkerFactory, job_in
+from tests.factories import JobEventFactory, JobFactory, JobLogFactory, JobRunFactory, WorkerFactory, job_in
 from tests.sample_app.context import request_id
 from tests.support import executor
 from tests.support.admin_pages import get_list_url, get_page_url, read_messages
@@ -387,3 +387,24 @@ def test_internal_fields_of_a_job_take_the_permission_to_view_diagnostics(db: No
     for user, is_shown in ((auditor, True), (viewer, False)):
         fields = get_page(log_in(user), job).partition('id="job-all-fields"')[2]
         assert ("Base priority" in fields, "Gate" in fields, "Fence" in fields) == (True, is_shown, is_shown)
+
+
+def test_a_cancelled_job_shows_its_reason_and_no_error(boss: Client) -> None:
+    job = job_in(Status.CANCELLED, status_reason="not needed")
+    JobRunFactory.create(job=job, error="not needed")
+    page = get_page(boss, job)
+    assert "Cancelled: <bdi>not needed</bdi>" in page
+    assert 'id="job-error"' not in page
+    assert "Full traceback" not in page
+
+
+def test_an_end_lasts_for_no_time(boss: Client) -> None:
+    job = executor.fail(executor.claim(job_services.enqueue("sample.add", {"a": 1, "b": 2}, max_retries=1)), retry_in=0)
+    steps = boss.get(get_page_url(job)).context["steps"]
+    lasted = {str(step.label): step.lasted is not None for step in steps}
+    assert lasted == {"Submitted": True, "Started": True, "Failed": False, "Retried": False}
+
+
+def test_an_error_is_named_without_its_module(boss: Client) -> None:
+    job = job_in(Status.FAILED, run__error="Traceback (most recent call last):\nshop.errors.OutOfPaper: tray 2")
+    assert "<bdi>OutOfPaper:</bdi></span> <bdi>tray 2</bdi>" in get_page(boss, job)

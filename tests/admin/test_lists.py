@@ -216,3 +216,24 @@ def test_the_job_list_is_sorted_newest_first_and_by_no_column(boss: Client) -> N
         assert [job.pk for job in shown] == [job.pk for job in reversed(jobs)], query
     oldest = boss.get(f"{get_list_url(Job)}?sort=oldest").context["cl"].result_list
     assert [job.pk for job in oldest] == [job.pk for job in jobs]
+
+
+def test_search_and_filters_are_one_form_that_keeps_the_order(boss: Client) -> None:
+    page = boss.get(f"{get_list_url(Target)}?q=book&paused=1&o=1").content.decode()
+    form = page[page.index('id="changelist-search"') :].partition("</form>")[0]
+    assert dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)) == {"o": "1"}
+    assert 'name="q" value="book"' in form
+    assert '<option value="1" selected>' in form
+
+
+def test_an_empty_list_offers_no_search_result_and_badges_begin_with_a_capital(boss: Client) -> None:
+    assert "Show all" not in boss.get(get_list_url(Target)).content.decode()
+    factories.TargetFactory.create()
+    assert "</span> Idle</span>" in boss.get(get_list_url(Target)).content.decode()
+
+
+def test_a_short_id_in_a_link_is_one_word(boss: Client) -> None:
+    job = JobFactory.create(failed=True)
+    factories.WebhookDeliveryFactory.create(job_id=job.pk)
+    tail = f'<span class="jc-whole">…{str(job.pk)[-12:]}</span>'
+    assert tail in boss.get(get_list_url(WebhookDelivery)).content.decode()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.contrib.admin import AdminSite
 from django.contrib.auth.models import Group, User
 from django.db import DatabaseError, connection
@@ -15,6 +16,7 @@ from django.test import Client, RequestFactory
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import escape
 
 import jobs.admin
 from jobs import roles
@@ -194,3 +196,11 @@ def test_the_address_of_a_job_that_is_gone_leads_to_the_list_and_says_so(boss: C
     assert expected in read_messages(boss.get(url))
     verb = reverse("admin:jobscheduler_jobs_job_verb", args=[missing, "cancel"])
     assert boss.post(verb)["Location"] == get_list_url(Job)
+
+
+def test_a_list_has_the_title_of_its_entry(boss: Client) -> None:
+    for entry in (entry for group in navigation.GROUPS for entry in group.entries if entry.model):
+        model = apps.get_model(entry.model)
+        page = boss.get(get_list_url(model)).content.decode()
+        assert f"<h1>{escape(entry.title)}</h1>" in page, entry.name
+        assert f"&rsaquo; {escape(entry.title)}" in page, entry.name

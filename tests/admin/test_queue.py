@@ -237,3 +237,12 @@ def test_the_queue_leads_to_a_new_job_for_those_who_may_submit_one(boss: Client)
     queue_url = reverse("admin:jobscheduler_jobs_queue")
     assert f'href="{url}"' in boss.get(queue_url).content.decode()
     assert url not in log_in(create_reader("looker")).get(queue_url).content.decode()
+
+
+def test_a_queue_names_the_state_of_a_job_as_the_job_list_does(boss: Client) -> None:
+    held = job_services.enqueue("sample.add", {"a": 1, "b": 2}, hold=True)
+    unserved = job_services.enqueue("sample.add", {"a": 1, "b": 2})
+    states = {
+        row["job"].pk: strip_tags(row["state"]) for row in boss.get(reverse(QUEUE), {"priority": 50}).context["rows"]
+    }
+    assert states == {held.pk: "‖ Held", unserved.pk: "! No worker"}

@@ -138,7 +138,7 @@ def test_a_limit_says_when_the_slots_of_its_workers_are_fewer(boss: Client) -> N
     smtp = ConcurrencyLimitFactory.create(scope="resource", key="smtp", max=2)
     acme = ConcurrencyLimitFactory.create(scope="tenant", key="acme", max=1)
     pages = (get_list_url(ConcurrencyLimit), get_page_url(everything))
-    assert all("no running worker" in read(boss, url) for url in pages)
+    assert all("No running worker" in read(boss, url) for url in pages)
     WorkerFactory.create(slots=3, serves={"types": ["a"], "resources": ["smtp"]})
     WorkerFactory.create(slots=8, state="QUIET", request="QUIET", serves={"types": ["a"]})
     WorkerFactory.create(slots=1, serves={"types": ["a"], "resources": ["gpu"], "tenant": "default"})

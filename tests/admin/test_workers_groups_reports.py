@@ -53,9 +53,9 @@ def test_a_worker_shows_its_beat_its_slots_what_it_serves_and_what_it_has_in_han
             assert item in text, item
     listed = boss.get(get_list_url(Worker)).content.decode()
     assert "a, b; smtp; tenant acme" in listed
-    assert "mixed" not in listed
+    assert "Mixed" not in listed
     WorkerFactory.create(version="2.0")
-    assert "mixed" in boss.get(get_list_url(Worker)).content.decode()
+    assert "Mixed" in boss.get(get_list_url(Worker)).content.decode()
 
 
 @pytest.mark.parametrize(

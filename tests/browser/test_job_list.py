@@ -6,14 +6,18 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.urls import reverse
 from playwright.sync_api import expect
 
-from jobs.models import Job
+from jobs.models import ApiToken, ConcurrencyLimit, Job, JobGroup, JobTemplate, Target, Worker
 from jobs.services import limits
 from jobs.states import Status
+from schedules.models import Schedule
 from tests.browser.conftest import Opener
 from tests.factories import JobFactory, job_in
-from tests.support.admin_pages import get_list_url
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.admin_rows import create_all_rows
+from webhooks.models import WebhookDelivery, WebhookEndpoint
 
 WIDE = {"viewport": {"width": 1440, "height": 900}}
 PHONE = {"viewport": {"width": 390, "height": 844}}
@@ -78,3 +82,30 @@ def test_search_filters_and_tabs_go_together(open_as: Opener, boss: User) -> Non
     page.get_by_role("link", name="submitted").click()
     page.wait_for_url(lambda url: "submitted_from" not in url)
     expect(page.get_by_role("combobox", name="Search jobs")).to_have_value("type:demo.mail")
+
+
+LISTS = (Schedule, Worker, JobGroup, Target, ConcurrencyLimit, JobTemplate, WebhookEndpoint, WebhookDelivery, ApiToken)
+
+
+@pytest.mark.parametrize(("size", "limit"), [(WIDE, 260), (PHONE, 300)])
+def test_the_first_row_of_every_list_is_on_the_first_screen(size: Any, limit: int, open_as: Opener, boss: User) -> None:
+    create_all_rows()
+    page = open_as(boss, get_list_url(Job), **size)
+    for model in LISTS:
+        page.goto(get_list_url(model))
+        assert page.evaluate(FIRST_ROW) <= limit, model
+
+
+def test_the_buttons_that_move_a_job_stand_in_columns(open_as: Opener, boss: User) -> None:
+    JobFactory.create_batch(3)
+    page = open_as(boss, f"{reverse('admin:jobscheduler_jobs_queue')}?priority=50")
+    for name in ("top", "up", "down", "bottom"):
+        buttons = page.locator(f'[data-move="{name}"]')
+        assert buttons.count() == 3
+        assert len({button.bounding_box()["x"] for button in buttons.all()}) == 1, name
+
+
+def test_the_panels_of_a_job_stand_apart_on_a_phone(open_as: Opener, boss: User) -> None:
+    page = open_as(boss, get_page_url(job_in(Status.COMPLETED)), **PHONE)
+    above, below = (page.locator(name).bounding_box() for name in ("#job-events", "#job-logs"))
+    assert below["y"] - above["y"] - above["height"] >= 12

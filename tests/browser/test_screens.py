@@ -113,10 +113,11 @@ def test_figures_and_columns_fit_beside_the_sidebar(open_as: Opener, boss: User)
     page = open_as(boss, place("overview"), viewport={"width": 1280, "height": 900})
     tops = "[...document.querySelectorAll('.jc-figures .jc-card')].map((card) => card.getBoundingClientRect().top)"
     assert len(set(page.evaluate(tops))) == 1
-    for name in ("activity", "queue", "performance"):
-        page.goto(place(name))
-        hidden = "[...document.querySelectorAll('.jc-scroll')].map((box) => box.scrollWidth - box.clientWidth)"
-        assert set(page.evaluate(hidden)) == {0}, name
+    paths = [*map(place, ("overview", "activity", "queue", "performance")), get_list_url(WebhookDelivery)]
+    for path in (*paths, get_page_url(Schedule.objects.get(name="demo: when clocks change"))):
+        page.goto(path)
+        hidden = "[...document.querySelectorAll('.jc-scroll, .results')].map((b) => b.scrollWidth - b.clientWidth)"
+        assert set(page.evaluate(hidden)) == {0}, path
     page.goto(get_page_url(Job.objects.filter(status="FAILED").latest("pk")))
     title, live = (page.locator(name).bounding_box() for name in ("#job-title", ".jc-live"))
     assert title is not None

@@ -139,7 +139,7 @@ def test_many_skipped_runs_are_marked_in_the_list_and_on_the_page_and_raise_an_a
     row = ScheduleFactory.create(name="crowded", last_fire_at=NOON, skips_in_a_row=MANY_SKIPS)
     ScheduleFactory.create(name="lucky", last_fire_at=NOON, skips_in_a_row=MANY_SKIPS - 1)
     page = boss.get(f"{get_list_url(Schedule)}?skipping=1").content.decode()
-    assert ("skipped 5 times in a row" in page, "crowded" in page, "lucky" in page) == (True, True, False)
+    assert ("Skipped 5 times in a row" in page, "crowded" in page, "lucky" in page) == (True, True, False)
     assert "The last 5 runs were skipped" in boss.get(get_page_url(row)).content.decode()
     overview = boss.get(reverse("admin:jobscheduler_jobs_overview")).content.decode()
     assert "Schedule “crowded” has skipped 5 runs in a row" in overview

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone, translation
 
 from jobs.admin import formatting
-from jobs.time_text import format_age, format_clock, format_duration, format_exact
+from jobs.time_text import format_age, format_clock, format_duration, format_estimate, format_exact
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,11 @@ def test_a_moment_within_a_sentence_names_its_zone_and_on_another_day_the_day() 
     now = timezone.localtime()
     assert format_clock(now) == f"{now:%H:%M} UTC"
     assert format_clock(datetime(2020, 11, 18, 3, 6, tzinfo=UTC)) == "18 Nov 2020, 03:06 UTC"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.2, "1 s"), (7.11, "7 s"), (59.7, "1 min"), (282.4, "4 min 42 s"), (926, "15 min"), (5400, "1 h 30 min")],
+)
+def test_an_estimate_has_no_precision_that_it_cannot_have(seconds: float, shown: str) -> None:
+    assert format_estimate(timedelta(seconds=seconds)) == shown

@@ -34,7 +34,7 @@ from webhooks.url_guard import MAX_URL_LENGTH
 
 APP_LABEL = WebhookEndpoint._meta.app_label
 FORM_FIELDS = ("tenant", "url", "events", "enabled")
-STATE_FIELDS = ("id", "shown_reason", "success", "failures", "suspended", "old_secret_until", "created_at")
+STATE_FIELDS = ("id", "shown_reason", "success", "failures", "suspended", "old_secret_until", "created")
 RATE_LABEL = _("delivered, 24 h")
 # Deliveries that a success rate counts: an endpoint may have millions a day.
 RATE_SAMPLE, LIST_RATE_SAMPLE = 1000, 100  # of one endpoint; of each in a list
@@ -134,6 +134,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
     whole_url = column(_("URL"), "url", isolate_text)
     shown_events = column(_("events"), "events", _format_events)
     success_rate = column(RATE_LABEL, "rate", _format_listed_rate)
+    created = column(_("created"), "created_at", format_relative_time)
     suspended = column(_("suspended until"), "open_until", _format_suspension)
     shown_reason = column(_("disabled because"), "disabled_reason", text_block)
 
