@@ -20,7 +20,7 @@ from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 from jobs import actors, clock, db
 from jobs.admin.base import can_view_payload
 from jobs.admin.columns import change_url, column, computed_column, label_on_phone, link, list_url
-from jobs.admin.filters import EnabledFilter
+from jobs.admin.filters import YES_NO, ChoiceFilter
 from jobs.admin.formatting import badge, first_line, format_relative_time, isolate_text, name_with_tenant, text_block
 from jobs.admin.forms import validate_with
 from jobs.admin.object_actions import ObjectAction, ServiceBackedAdmin, call_with_key
@@ -28,6 +28,7 @@ from jobs.conf import conf
 from jobs.ids import min_id_at
 from jobs.validation import fields as validation
 from webhooks import services
+from webhooks.admin.deliveries import find_disabled
 from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 from webhooks.url_guard import MAX_URL_LENGTH
@@ -89,6 +90,17 @@ class EndpointForm(forms.ModelForm):
         return str(validate_with(services.VALIDATORS["url"], self.cleaned_data["url"]))
 
 
+class EndpointStateFilter(ChoiceFilter):
+    title = _("enabled")
+    parameter_name = field = "enabled"
+    known_choices = (*YES_NO, ("failed", _("No, after failures")))
+
+    def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+        if value == "failed":
+            return queryset.filter(pk__in=find_disabled().values("pk"))
+        return super().filter_by_choice(queryset, value)
+
+
 class WebhookEndpointAdmin(ServiceBackedAdmin):
     """Secrets are in no form and no list; the path of a URL, often a secret too, requires `view_payload`."""
 
@@ -124,7 +136,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         ),
     )
     list_display = ("shown_url", "shown_state", "success_rate", "failures", "suspended", "shown_events")
-    list_filter = (EnabledFilter,)
+    list_filter = (EndpointStateFilter,)
     list_defer = ("secret", "old_secret")
     name_field = "url"
     qualifiers = {"tenant": "tenant"}
