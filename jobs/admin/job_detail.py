@@ -364,7 +364,7 @@ def _worker_link(admin: ActionAdmin, lease_owner: str) -> SafeString | None:
 
 
 def _describe_stop_request(job: Job) -> str:
-    if not job.cancel_requested or job.is_terminal or job.status == Status.PAUSED:
+    if not job.cancel_requested:
         return ""
     return _("Pause requested.") if job.cancel_mode == StopMode.PAUSE else _("Cancel requested.")
 
