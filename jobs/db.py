@@ -84,6 +84,11 @@ def to_stored_uuid(value: UUID) -> UUID | str:
     return value.hex if is_sqlite() else value
 
 
+def has_one_writer() -> bool:
+    """Return whether all writers of the jobs' database share one lock."""
+    return is_sqlite()
+
+
 def clock_may_jump() -> bool:
     """Return whether the database's clock is the host's, so that leases need a steady clock beside it."""
     return is_sqlite()

@@ -34,7 +34,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Snoozed:
-    """The handler wants to go on after `delay_sec`. `retry_in` is for a job that was snoozed too often: it fails."""
+    """The handler continues after `delay_sec`. `retry_in` is for a job that was snoozed too often: it fails."""
 
     delay_sec: float
     reason: str = ""

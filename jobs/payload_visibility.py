@@ -31,7 +31,6 @@ OWN_REASONS = frozenset(
     {
         *(TIMEOUT_REASON, TOKEN_LIMIT_REASON, LEASE_EXPIRED_REASON, CRASH_RECOVERY_REASON, REJECTED_RESULT_REASON),
         *(SNOOZE_LIMIT_REASON, DEADLINE_PASSED_REASON, *PREDECESSOR_REASONS.values()),
-        "its deadline passed before it could start",  # of jobs that were skipped by earlier versions
         "failed",  # of a remote worker that gave no error
     }
 )

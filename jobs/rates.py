@@ -22,6 +22,7 @@ _UNIT_NAMES = {
 MAX_COUNT = 2**31 - 1
 MAX_BURST = 1_000_000
 EXPECTED = f"a rate such as 60/min: a whole number from 1 to {MAX_COUNT}, and s, min, h or day"
+MAX_WAIT_SEC = 10.0 * 365 * 86_400  # later starts are not told apart: a job may reserve any number of tokens
 _PRECISION = 1e-6  # of a level: sums of fractions are not exact
 
 
@@ -73,8 +74,8 @@ class Bucket:
         return self.level + _PRECISION >= level
 
     def seconds_until(self, level: float) -> float:
-        """Return the seconds until it holds so much, if nothing is taken meanwhile."""
-        return 0.0 if self.holds(level) else (level - self.level) / self.rate.per_sec
+        """Return the seconds until it holds so much, if nothing is taken meanwhile; at most MAX_WAIT_SEC."""
+        return 0.0 if self.holds(level) else min((level - self.level) / self.rate.per_sec, MAX_WAIT_SEC)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from jobs.conf import conf
 from jobs.models import Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Lease, Worker
 from jobs.redaction import redact
+from jobs.time_text import format_time
 
 if TYPE_CHECKING:
     from jobs.registry import Handler
@@ -157,10 +158,6 @@ def serialize_columns(row: object, names: Iterable[str]) -> dict[str, Any]:
 def mark_truncated(row: object) -> dict[str, bool]:
     """Return the field that tells that a list left out payload of this row (see `jobs.models.payload`)."""
     return {"truncated": True} if getattr(row, "is_truncated", False) else {}
-
-
-def format_time(value: datetime | None) -> str | None:
-    return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 FieldReader = Callable[[Sequence[UUID]], Mapping[UUID, Any]]

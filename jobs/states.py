@@ -216,7 +216,8 @@ class JobFacts:
     in_backoff: bool = False  # a retry that waits until its backoff is over
     waits_in_group: bool = False  # other members of its group go first
     superseded_by: LatestAttempt | None = None  # None: the job is the latest attempt of its chain
-    key_holder_id: UUID | None = None  # another live job has the unique key that a retry would carry
+    retry_key: tuple[str, str] | None = None  # the tenant and the unique key that a retry would carry
+    key_holder_id: UUID | None = None  # another live job has that key
 
 
 class RefusalReason(StrEnum):
@@ -285,21 +286,29 @@ def is_repeated_stop(action: str, facts: JobFacts) -> bool:
 
 
 class DryRun:
-    """Predict the effect of an action on several jobs in turn: a chain can be retried once only."""
+    """Predict the effect of an action on several jobs in turn.
+
+    A chain can be retried once only, and so can one of the jobs with the same unique key.
+    """
 
     def __init__(self, action: str, fields: Iterable[str] = ()) -> None:
         self._action = action
         self._fields = tuple(fields)
         self._retried: set[UUID] = set()
+        self._key_holders: dict[tuple[str, str], UUID] = {}
 
     def refusal(self, facts: JobFacts) -> Refusal | None:
         """Return why the action would be refused for the next job; None if it would be applied."""
         chain = facts.job_id if facts.superseded_by is None else facts.superseded_by.id
         if chain in self._retried:
             facts = replace(facts, superseded_by=LatestAttempt(chain, Status.QUEUED))
+        elif facts.retry_key in self._key_holders:
+            facts = replace(facts, key_holder_id=self._key_holders[facts.retry_key])
         reason = refusal(self._action, facts, self._fields)
         if reason is None and self._action in ("retry", "resume"):
             self._retried.add(chain)
+            if facts.retry_key is not None:
+                self._key_holders[facts.retry_key] = facts.job_id
         return reason
 
 

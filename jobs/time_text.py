@@ -1,13 +1,18 @@
-"""Durations and moments as text, for the console and for sentences about jobs."""
+"""Durations and moments as text, for documents of the API, for the console and for sentences about jobs."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from django.utils import formats, timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
+
+
+def format_time(value: datetime | None) -> str | None:
+    """Return a time of a document, of an event or of a log line: ISO 8601, UTC with a Z."""
+    return None if value is None else value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
 def format_duration(span: timedelta) -> str:

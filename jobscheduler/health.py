@@ -37,14 +37,17 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @never_cache
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Report whether the database responds and has every migration; with `worker=1`, also whether a worker runs."""
+    """Report whether the database responds and has every migration, and whether a worker runs.
+
+    A missing worker is a failure with `worker=1` only.
+    """
     values = set(request.GET.getlist("worker"))
     if values - {"1"}:
         return error_response(request, InvalidInput(["query", "worker"], _("must be 1")))
-    missing = readiness.find_missing() or (worker_readiness.find_missing() if values else None)
-    if missing:
+    missing = readiness.find_missing() or worker_readiness.find_missing()
+    if missing and (values or missing != "worker"):
         return JsonResponse({"status": "unavailable", "missing": missing}, status=503)
-    return JsonResponse({"status": "ok"})
+    return JsonResponse({"status": "ok", "worker": "missing" if missing else "running"})
 
 
 class Readiness:

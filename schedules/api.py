@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from ninja import Router
 
 from jobs.api.auth import ApiRequest, Principal
-from jobs.api.job_schemas import JobOut, ReasonBody, VerbIn
+from jobs.api.job_schemas import NEW_OR_EXISTING, ReasonBody, VerbIn
 from jobs.api.operations import action, operation
 from jobs.api.pagination import Order, Paged, paginate
 from jobs.api.request_params import JsonBody, StrictQuery
@@ -109,12 +109,15 @@ def schedule_action(name: str, summary: str, response: Any = ScheduleOut, permis
     return action(f"schedules_{name}", response, f"{APP_LABEL}.{permission or name}_schedule", summary)
 
 
-@router.post("/schedules/{schedule_id}/trigger", **schedule_action("trigger", "Submit its job now", {201: JobOut}))
+@router.post("/schedules/{schedule_id}/trigger", **schedule_action("trigger", "Submit its job now", NEW_OR_EXISTING))
 def schedules_trigger(request: ApiRequest, schedule_id: Id, body: ReasonBody) -> HttpResponse:
-    """Also while it is disabled or its last job is running. It does not count as a fire."""
+    """Also while it is disabled or its last job is running. It does not count as a fire. 200 if its unique key is
+    taken: with the job that has it."""
     principal = request.auth
-    job = services.trigger(schedule_id, tenant=principal.tenant, reason=body.reason, actor=principal.actor)
-    return json_response(read_job(job.pk, principal), 201)
+    job, created = services.submit_trigger(
+        schedule_id, tenant=principal.tenant, reason=body.reason, actor=principal.actor
+    )
+    return json_response(read_job(job.pk, principal), 201 if created else 200)
 
 
 @router.post("/schedules/{schedule_id}/enable", **schedule_action("enable", "Enable a schedule"))

@@ -25,8 +25,8 @@ from jobs.actors import Actor, ActorKind
 from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.outages import OUTAGE_ERRORS
 from jobs.registry import Handler, registry
-from jobs.serializers import format_time
 from jobs.services.templates import NameTaken
+from jobs.time_text import format_time
 from jobs.validation.fields import NAME_LENGTH
 from schedules import services, validation
 from schedules.firing import BROKEN_PREFIX

@@ -24,7 +24,7 @@ from jobs.contrib import django_q
 from jobs.contrib.django_q import DjangoQSchedule
 from jobs.errors import JobSchedulerError
 from jobs.registry import CONTEXT, Handler, registry
-from jobs.serializers import format_time
+from jobs.time_text import format_time
 from jobs.validation import fields
 from schedules import services, validation
 from schedules.cron import find_clock_change, get_zone

@@ -9,12 +9,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from jobs import serializers
 from jobs.models import Job
 from jobs.services import job_spec
 from jobs.services.job_spec import JobSpec
 from jobs.services.jobs import read_latest_attempts
 from jobs.states import OVERLAP_REASON, TERMINAL
+from jobs.time_text import format_time
 from schedules.models import Overlap, Schedule
 from schedules.triggers import choose_due_times
 
@@ -47,8 +47,8 @@ def plan_fires(schedule: Schedule, now: datetime) -> FirePlan:
     due_times = choose_due_times(schedule, now)
     missed = ""
     if due_times.missed_since is not None:
-        since = serializers.format_time(due_times.missed_since)
-        until = serializers.format_time(due_times.to_fire[0]) if due_times.to_fire else "now"
+        since = format_time(due_times.missed_since)
+        until = format_time(due_times.to_fire[0]) if due_times.to_fire else "now"
         missed = f"missed: runs due from {since} until {until} were left out (missed runs: {schedule.catch_up})"
     fires = [PlannedFire(schedule, due, build_spec(schedule, due)) for due in due_times.to_fire]
     if fires:
@@ -79,7 +79,7 @@ def skip_overlaps(plans: Sequence[FirePlan]) -> None:
 
 def build_spec(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> JobSpec:
     """Return the job to insert, or raise InvalidInput. A job that an operator triggers has no fire time, no jitter."""
-    fire_time = {schedule.fire_time_param: serializers.format_time(due)} if schedule.fire_time_param else None
+    fire_time = {schedule.fire_time_param: format_time(due)} if schedule.fire_time_param else None
     delay = compute_jitter(schedule.pk, due, schedule.jitter_sec) if is_fire and schedule.jitter_sec else None
     fields = {
         "tenant": schedule.tenant,
@@ -99,5 +99,5 @@ def build_spec(schedule: Schedule, due: datetime, *, is_fire: bool = True) -> Jo
 
 def compute_jitter(schedule_id: UUID, due: datetime, max_sec: int) -> timedelta:
     """Return a delay of 0 to `max_sec` seconds, the same in every process for the same due time."""
-    digest = hashlib.sha256(f"{schedule_id} {serializers.format_time(due)}".encode()).digest()
+    digest = hashlib.sha256(f"{schedule_id} {format_time(due)}".encode()).digest()
     return timedelta(seconds=round(max_sec * int.from_bytes(digest[:6]) / 2**48, 3))

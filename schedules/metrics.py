@@ -1,4 +1,4 @@
-"""Expose the schedules to Prometheus; `jobs.metrics` asks for it."""
+"""Expose the schedules to Prometheus; `jobs.metrics` collects them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from jobs.redaction import redact
-from jobs.serializers import format_time, mark_truncated, serialize_columns
+from jobs.serializers import mark_truncated, serialize_columns
+from jobs.time_text import format_time
 from schedules.history import PastFire, UpcomingFire
 from schedules.models import Schedule
 

@@ -16,13 +16,14 @@ from django.db import IntegrityError
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from jobs import clock, db, notifications, serializers
+from jobs import clock, db, notifications
 from jobs.actors import PYTHON, Actor
 from jobs.errors import Conflict, InvalidInput, NotFound
 from jobs.models import Action, Job, JobTemplate
 from jobs.services import activity, job_spec
-from jobs.services.jobs import submit_spec
+from jobs.services.jobs import SubmitResult, submit_spec
 from jobs.services.templates import NameTaken
+from jobs.time_text import format_time
 from jobs.validation import fields
 from schedules import validation
 from schedules.fire_plan import build_event_data, build_spec
@@ -143,7 +144,7 @@ def skip_next(
             raise NothingToSkip(_("“%s” has no next run to skip.") % schedule.name)
         skipped = schedule.next_fire_at
         schedule.next_fire_at = next_due_time(schedule, skipped)
-        schedule.note = f"skipped: the run of {serializers.format_time(skipped)}, by {actor}"
+        schedule.note = f"skipped: the run of {format_time(skipped)}, by {actor}"
         schedule.note += f": {reason_text}" if reason_text else ""
         before, after = {"next_fire_at": skipped}, {"next_fire_at": schedule.next_fire_at}
         changed = _to_object(schedule)
@@ -155,17 +156,24 @@ def skip_next(
 def trigger(
     schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
 ) -> Job:
-    """Insert its job now, also while it is disabled or its last job runs. It does not count as a fire."""
+    """Submit its job now, also while it is disabled or its last job runs. It does not count as a fire."""
+    return submit_trigger(schedule_id, tenant=tenant, reason=reason, actor=actor).job
+
+
+def submit_trigger(
+    schedule_id: UUID | str, *, tenant: str | None = None, reason: str | None = None, actor: Actor = PYTHON
+) -> SubmitResult:
+    """Trigger as `trigger` does. Return the job, and whether it was created now: its unique key may be taken."""
     schedule, reason_text = get(schedule_id, tenant=tenant), fields.parse_reason(reason)
     spec = build_spec(schedule, clock.now(), is_fire=False)
     try:
         with db.atomic():
             job_reason = reason_text or f"schedule {schedule.name} triggered"
             event_data = {spec.id: build_event_data(schedule)}
-            job = submit_spec(spec, actor=actor, reason=job_reason, event_data=event_data).job
-            changed, after = _to_object(schedule), {"job_id": job.pk}
+            result = submit_spec(spec, actor=actor, reason=job_reason, event_data=event_data)
+            changed, after = _to_object(schedule), {"job_id": result.job.pk}
             activity.record(Action.SCHEDULE_TRIGGER, changed, actor=actor, after=after, reason=reason_text)
-            return job
+            return result
     except IntegrityError:  # the foreign key: it was deleted meanwhile
         raise NotFound(_("There is no such schedule.")) from None
 

@@ -66,7 +66,7 @@ def claim_due(limit: int) -> list[ClaimedDelivery]:
     """
     connection = db.connection()
     # On SQLite a poll that finds nothing must not take the only write lock.
-    if db.is_sqlite() and not _endpoints_with_capacity(connection, limit):
+    if db.has_one_writer() and not _endpoints_with_capacity(connection, limit):
         return []
     token = uuid4()
     claimed: list[ClaimedDelivery] = []

@@ -43,7 +43,7 @@ class Batch(NamedTuple):
 
 def fan_out(limit: int = MAX_MESSAGES) -> int:
     """Fan out one batch of the oldest messages in one transaction, locked from other senders; return their number."""
-    if db.is_sqlite():  # the bodies are built before the only write lock is taken
+    if db.has_one_writer():  # the bodies are built before the only write lock is taken
         batch = _prepare_batch(list(_pending_messages()[:limit]))
         with db.atomic() as connection:
             return _write_batch(connection, list(_pending_messages().filter(pk__in=list(batch.bodies))), batch)

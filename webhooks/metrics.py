@@ -1,4 +1,4 @@
-"""Expose the webhooks to Prometheus; `jobs.metrics` asks for it."""
+"""Expose the webhooks to Prometheus; `jobs.metrics` collects them."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from jobs.models import Job, JobEvent, JobGroup
 from jobs.models.expressions import JsonBytes
 from jobs.services import groups
 from jobs.states import EventKind
+from jobs.time_text import format_time
 from webhooks import events
 from webhooks.models import WebhookMessage
 
@@ -69,12 +70,12 @@ def build_bodies(messages: Sequence[WebhookMessage], max_bytes: int) -> dict[int
 
 def build_body(event: str, at: datetime, data: dict[str, Any]) -> bytes:
     """Return at most MAX_BYTES: a larger body loses its payloads first, then long texts, then a group's members."""
-    encoded = encode_json({"type": event, "timestamp": serializers.format_time(at), "data": data})
+    encoded = encode_json({"type": event, "timestamp": format_time(at), "data": data})
     for shorten in _SHORTENERS:
         if len(encoded) <= MAX_BYTES:
             break
         data = {**shorten(data), "truncated": True}
-        encoded = encode_json({"type": event, "timestamp": serializers.format_time(at), "data": data})
+        encoded = encode_json({"type": event, "timestamp": format_time(at), "data": data})
     return encoded
 
 
@@ -158,7 +159,7 @@ def _serialize_group(message: WebhookMessage, members: Sequence[UUID], *, with_p
     if row is None:
         return None
     document = dict(serializers.serialize_group(row, groups.count_progress([row.pk])[row.pk]))
-    document["finished_at"] = serializers.format_time(message.at)
+    document["finished_at"] = format_time(message.at)
     index_of = {job_id: index for index, job_id in enumerate(members)}
     jobs = sorted(_read_jobs(members, with_payload=with_payload), key=lambda job: index_of[job.pk])
     document["jobs"] = api_serializers.serialize_jobs(jobs, _PRINCIPAL)

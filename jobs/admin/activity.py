@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -14,7 +13,6 @@ from django.contrib.admin import AdminSite, ModelAdmin
 from django.db.models import Model, Q
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 from django.utils.functional import Promise
 from django.utils.http import urlencode
 from django.utils.safestring import SafeString
@@ -24,7 +22,7 @@ from django.utils.translation import gettext_lazy
 from jobs import ids
 from jobs.admin.base import ReadOnlyAdmin, can_view_payload
 from jobs.admin.columns import column, computed_column, link, short_id
-from jobs.admin.filters import choice_filter
+from jobs.admin.filters import choice_filter, parse_moment
 from jobs.admin.formatting import (
     format_actor,
     format_exact_time,
@@ -167,19 +165,8 @@ def _parse_filters(query: Mapping[str, str]) -> ActivityFilters:
     filters["action"] = filters.pop("verb", None)
     if "object_kind" in filters and "object_id" in query:
         filters["object_id"] = query["object_id"]
-    filters |= {name: _parse_moment(query.get(name, "")) for name in ("since", "until")}
+    filters |= {name: parse_moment(query.get(name, "")) for name in ("since", "until")}
     return ActivityFilters(**filters)
-
-
-def _parse_moment(text: str) -> datetime | None:
-    """Parse what the browser's field for a date and a time sends, in the time zone of the site."""
-    try:
-        moment = parse_datetime(text)
-    except ValueError:
-        return None
-    if moment is None or not 1970 < moment.year < 9000:
-        return None
-    return moment if timezone.is_aware(moment) else timezone.make_aware(moment)
 
 
 def _parse_position(text: str) -> Position | None:

@@ -1,4 +1,4 @@
-"""What needs attention, at the top of the overview: conditions that need an operator, each with links and verbs."""
+"""Alerts at the top of the overview: conditions that need an operator, each with links and verbs."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ from jobs.admin.columns import link, list_url, search_url, short_id
 from jobs.admin.formatting import first_line, format_count, format_duration, format_percent, isolate_text
 from jobs.conf import get_raw_settings, read_settings
 from jobs.models import ConcurrencyLimit, Job, LimitScope, Worker
-from jobs.models.expressions import sql_literals
 from jobs.payload_visibility import get_public_reason
 from jobs.roles import APP_LABELS
 from jobs.services.limits import LimitState
 from jobs.states import Status
 from jobs.stats import queries
-from jobs.stats.queries import LANE_GATES
 from jobs.stats.ready_jobs import ReadyJobs, is_claiming, is_online
 
 LATE_AFTER = timedelta(minutes=5)  # that a ready job has waited
@@ -53,7 +51,7 @@ class AlertVerb:
 
 @dataclass(frozen=True)
 class Alert:
-    """One line: a badge, what is wrong and how much of it, details as escaped HTML, since when, and what to do."""
+    """One line: a badge, the message, details as escaped HTML, since when, a link and verbs."""
 
     message: str
     url: str = ""
@@ -82,7 +80,7 @@ def alert_from(source: AlertSource) -> None:
 
 @dataclass(frozen=True)
 class AlertFacts:
-    """What the overview has read already, and its alerts need as well."""
+    """The facts that the overview has read already, and its alerts need as well."""
 
     now: datetime
     waiting: int  # jobs whose time has come
@@ -100,7 +98,7 @@ def find_alerts(site: AdminSite, request: HttpRequest, facts: AlertFacts) -> lis
     found += _migration_alerts()
     found += _blocked_target_alerts(site, request)
     found += _worker_alerts(site, facts)
-    found += _heartbeat_alerts(site, facts)
+    found += _heartbeat_alerts(site)
     found += _failure_rate_alerts(site, facts)
     found += _pause_alerts(site, request, facts)
     found += _late_start_alerts(site, facts)
@@ -157,7 +155,7 @@ def _blocked_target_alerts(site: AdminSite, request: HttpRequest) -> Iterator[Al
     count = len(rows) if len(rows) <= BLOCKING_READ else queries.count_blocked_targets()
     rows, jobs_url = rows[:BLOCKING_READ], list_url(site, Job)
     lanes = [job.lane_id for job in rows]
-    behind = Job.objects.filter(gate__in=sql_literals(LANE_GATES), lane__isnull=False, lane__in=lanes)
+    behind = Job.objects.in_lanes().filter(lane__isnull=False, lane__in=lanes)
     waiting = count_capped(behind)
     names = [_describe_blocking(site, job) for job in rows[:NAMES_SHOWN]]
     yield Alert(
@@ -293,7 +291,7 @@ def _unserved_alert(site: AdminSite, ready: ReadyJobs) -> Alert:
     )
 
 
-def _heartbeat_alerts(site: AdminSite, facts: AlertFacts) -> Iterator[Alert]:
+def _heartbeat_alerts(site: AdminSite) -> Iterator[Alert]:
     if missed := queries.count_expired_leases():
         message = ngettext(
             "%d running job has missed its heartbeat.", "%d running jobs have missed their heartbeat.", missed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, partialmethod
 from typing import Any, ClassVar, NamedTuple
 from uuid import UUID
@@ -31,6 +31,7 @@ from jobs.services.permissions import VIEW_PAYLOAD
 
 QUOTES = "\"'"
 COUNT_LIMIT = 10_000  # counting stops here, so that a page of a huge list opens as fast as one of a small list
+TERM_LIMIT = 20  # of a search: each has a condition, and may take statements of its own
 MAX_KEY = 2**63 - 1  # the largest integer key of any database
 PAYLOAD_HIDDEN = _("Hidden: you need the permission “Can see params, artifacts and logs”.")
 
@@ -85,13 +86,15 @@ _QUALIFIER = re.compile(r"([A-Za-z_]+):(?!//)(.*)", re.DOTALL)  # "https://…" 
 def split_terms(
     text: str, qualifiers: Collection[str], is_word: Callable[[str], bool] = lambda word: False
 ) -> tuple[list[SearchTerm], str]:
-    """Return the terms of a search, and the first qualifier that is not one of these; "" if all are known.
+    """Return the terms of a search, and what is wrong with it: an unknown qualifier, or more than TERM_LIMIT terms.
 
     A space may follow a colon. A term in quotes is a word, whatever colons it has, and so is one that `is_word` knows.
     """
     terms: list[SearchTerm] = []
     pending = ""
     for word in smart_split(text.replace("\0", "")):
+        if len(terms) == TERM_LIMIT:
+            return [], _now("Search for at most %d terms at once.") % TERM_LIMIT
         match = _QUALIFIER.fullmatch(word)
         if pending:
             terms.append(SearchTerm(pending, _unquote(word)))
@@ -101,7 +104,8 @@ def split_terms(
         elif (name := match[1].lower()) not in qualifiers and is_word(word):
             terms.append(SearchTerm("", word))
         elif name not in qualifiers:
-            return [], match[1]
+            values = {"name": match[1], "known": ", ".join(f"{qualifier}:" for qualifier in qualifiers)}
+            return [], _now("Unknown search qualifier “%(name)s:”. Known: %(known)s.") % values
         elif match[2]:
             terms.append(SearchTerm(name, _unquote(match[2])))
         else:
@@ -120,11 +124,6 @@ def _field_condition(model: type[Model], name: str, value: str) -> Q | None:
     if value.endswith("*"):
         return Q(**{f"{name}__startswith": value[:-1]})
     return Q(**{name: value})
-
-
-def describe_unknown_qualifier(name: str, known: Iterable[str]) -> str:
-    values = {"name": name, "known": ", ".join(f"{qualifier}:" for qualifier in known)}
-    return _now("Unknown search qualifier “%(name)s:”. Known: %(known)s.") % values
 
 
 def parse_uuid(text: str) -> UUID | None:
@@ -168,7 +167,7 @@ class ConsoleChangeList(ChangeList):
 
     @property
     def problem(self) -> str:
-        """What is wrong with the search or a filter, if anything."""
+        """The problem of the search or of a filter; empty if there is none."""
         return next(filter(None, (getattr(spec, "problem", "") for spec in self.filter_specs)), self.search_problem)
 
     @property
@@ -245,9 +244,9 @@ class ConsoleAdmin(admin.ModelAdmin):
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
     ) -> tuple[QuerySet[Any], bool]:
-        terms, unknown = split_terms(search_term, self.qualifiers)
-        if unknown:
-            self.report_search_problem(request, describe_unknown_qualifier(unknown, self.qualifiers))
+        terms, problem = split_terms(search_term, self.qualifiers)
+        if problem:
+            self.report_search_problem(request, problem)
             return queryset.none(), False
         for term in terms:
             condition = self._search_condition(term, self.get_name_field(request))
@@ -344,7 +343,7 @@ class ConsoleAdmin(admin.ModelAdmin):
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow only the declared filters: with any lookup in the URL, params could be guessed letter by letter."""
-        return any(lookup in _list_parameters(list_filter) for list_filter in self.list_filter)
+        return any(lookup in list_parameters(list_filter) for list_filter in self.list_filter)
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         """Ignore selected keys that no row can have, which the database would reject."""
@@ -361,7 +360,8 @@ class ConsoleAdmin(admin.ModelAdmin):
         return not isinstance(key, int) or abs(key) <= MAX_KEY
 
 
-def _list_parameters(list_filter: Any) -> list[str]:
+def list_parameters(list_filter: Any) -> list[str]:
+    """Return the names that a filter, or its class, has in the URL."""
     if hasattr(list_filter, "parameters"):
         return list(list_filter.parameters())
     return [getattr(list_filter, "parameter_name", "")]

@@ -101,7 +101,7 @@ def latency_chart(window: Window, slots: Sequence[ChartSlot], part: str) -> Safe
         return frame.base - frame.plot_height * math.log(seconds / low) / math.log(high / low)
 
     shapes = [_draw_gridline(frame, y(seconds), format_bound(seconds)) for seconds in grid]
-    shapes += [_draw_axis(frame), _draw_time_axis(frame, window, every=2)]
+    shapes.append(_draw_time_axis(frame, window, every=2))
     ends = {}
     for share, css_class in ((0.95, "jc-p95"), (0.5, "jc-p50")):  # p50 is thinner, and seen over p95
         places = [None if value is None else y(value) for value in values[share]]
@@ -109,7 +109,7 @@ def latency_chart(window: Window, slots: Sequence[ChartSlot], part: str) -> Safe
         if last := [place for place in places if place is not None]:
             ends[css_class] = last[-1]
     shapes += _label_ends(frame, ends)
-    hits = [_latency_hit(frame, slot, part) for slot in slots if count_started(getattr(slot, part))]
+    hits = [_draw_latency_hit(frame, slot, part) for slot in slots if count_started(getattr(slot, part))]
     return _wrap_svg(frame, _join(shapes), _join(hits), describe_latency(slots, part))
 
 
@@ -295,25 +295,14 @@ def _draw_deploys(frame: Frame, deploys: Sequence[tuple[datetime, str]]) -> list
         if not frame.start <= at <= frame.end:
             continue
         x = frame.x(at)
-        shapes.append(
-            format_html(
-                '<line class="jc-deploy" x1="{0}" x2="{0}" y1="4" y2="{1}"><title>{2}</title></line>',
-                *(
-                    f"{x:.1f}",
-                    frame.base,
-                    _("Deploy %(version)s at %(at)s") % {"version": version, "at": format_clock(at)},
-                ),
-            )
-        )
+        line = '<line class="jc-deploy" x1="{0}" x2="{0}" y1="4" y2="{1}"><title>{2}</title></line>'
+        title = _("Deploy %(version)s at %(at)s") % {"version": version, "at": format_clock(at)}
+        shapes.append(format_html(line, f"{x:.1f}", frame.base, title))
         start, anchor = (x + 4, "start") if x + LABEL_WIDTH < frame.width else (x - LABEL_WIDTH, "end")
         if start >= free_from:
             place = f"{x + 4:.1f}" if anchor == "start" else f"{x - 4:.1f}"
-            text = _("deploy %s") % version
-            shapes.append(
-                format_html(
-                    '<text class="jc-deploy-text" x="{}" y="10" text-anchor="{}">{}</text>', place, anchor, text
-                )
-            )
+            text = '<text class="jc-deploy-text" x="{}" y="10" text-anchor="{}">{}</text>'
+            shapes.append(format_html(text, place, anchor, _("deploy %s") % version))
             free_from = (x + 4 if anchor == "start" else start) + LABEL_WIDTH
     return shapes
 
@@ -340,7 +329,7 @@ def _label_ends(frame: Frame, ends: dict[str, float]) -> list[SafeString]:
     return [format_html(text, name, x, f"{y + 4:.1f}", name.removeprefix("jc-")) for name, y in ends.items()]
 
 
-def _latency_hit(frame: Frame, slot: ChartSlot, part: str) -> SafeString:
+def _draw_latency_hit(frame: Frame, slot: ChartSlot, part: str) -> SafeString:
     buckets = getattr(slot, part)
     jobs = count_started(buckets)
     params = {"span": format_span(slot), "jobs": ngettext("%d job", "%d jobs", jobs) % jobs}
@@ -357,15 +346,11 @@ def _draw_gridline(frame: Frame, y: float, label: str) -> SafeString:
     return format_html(shape, LEFT, frame.width - frame.right, place, place, LEFT - 6, f"{y + 4:.1f}", label)
 
 
-def _draw_axis(frame: Frame) -> SafeString:
-    line = '<line class="jc-axis" x1="{}" x2="{}" y1="{}" y2="{}"/>'
-    return format_html(line, LEFT, frame.width - frame.right, frame.base, frame.base)
-
-
 def _draw_time_axis(frame: Frame, window: Window, every: int = 1) -> SafeString:
     """Return the marks of round local times; `every` second one has its label where there is little room."""
     ticks = list_ticks(window, frame.start, frame.end)
-    shapes = [_draw_axis(frame)]
+    line = '<line class="jc-axis" x1="{}" x2="{}" y1="{}" y2="{}"/>'
+    shapes = [format_html(line, LEFT, frame.width - frame.right, frame.base, frame.base)]
     for index, moment in enumerate(ticks):
         x = f"{frame.x(moment):.1f}"
         shapes.append(

@@ -83,6 +83,11 @@ def search_url(site: AdminSite, qualifier: str, value: str, **filters: str) -> s
     return f"{list_url(site, Job)}?{query}"
 
 
+def ids_url(jobs_url: str, job_ids: Iterable[Any]) -> str:
+    """Return the address of the list of exactly these jobs."""
+    return f"{jobs_url}?ids={','.join(map(str, job_ids))}"
+
+
 def link(site: AdminSite, model: type[Model], pk: Any, text: str = "") -> SafeString | str | None:
     """Return a link to a row's page, or only its name if the site does not show that model."""
     if pk is None:

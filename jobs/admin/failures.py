@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
+from django.db.models import QuerySet
 from django.db.models.functions import Left, Right
 from django.utils.translation import gettext as _
 
@@ -27,6 +28,16 @@ ERROR_TAIL = 2000  # characters of a traceback's end
 ERROR_HEAD = 8000  # characters of its beginning, up to the first exception
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python|<frozen")
+
+
+class Failure(NamedTuple):
+    """A failed job, its kind of error, and the innermost line outside of libraries."""
+
+    job_id: UUID
+    job_type: str
+    at: datetime | None
+    error: str
+    location: str
 
 
 @dataclass
@@ -67,20 +78,27 @@ def group_failures(since: datetime, failed: int, *, with_texts: bool) -> Failure
     unhandled = Job.objects.filter(
         pk__in=latest, status=Status.FAILED, resolved_at__isnull=True, retried_by__isnull=True
     )
+    failures = read_failures(unhandled, FAILURES_READ + 1, with_texts=with_texts)
+    is_complete = len(failures) <= FAILURES_READ and failed <= FAILURES_SCANNED
+    failures = failures[:FAILURES_READ]
+    groups: dict[tuple[str, str, str], FailureGroup] = {}
+    for failure in failures:
+        key = (failure.job_type, failure.error, failure.location)
+        groups.setdefault(key, FailureGroup(*key, failure.job_id, failure.at)).job_ids.append(failure.job_id)
+    shown = sorted(groups.values(), key=lambda group: -len(group.job_ids))[:FAILURES_SHOWN]
+    return FailureGroups(shown, [failure.job_id for failure in failures], is_complete)
+
+
+def read_failures(failed: QuerySet[Job], limit: int, *, with_texts: bool) -> list[Failure]:
+    """Return the newest of these failed jobs. Without texts, nothing that a handler wrote is read out."""
     columns = ("pk", "job_type", "status", "status_reason", "remote", "dispatched_at", "run__finished_at")
     text = Right("run__error", ERROR_TAIL) if with_texts else Left("run__error", ERROR_HEAD)
-    rows = list(
-        unhandled.order_by("-pk").annotate(text=text).values_list(*columns, "text", named=True)[: FAILURES_READ + 1]
-    )
-    is_complete = len(rows) <= FAILURES_READ and failed <= FAILURES_SCANNED
-    rows = rows[:FAILURES_READ]
-    groups: dict[tuple[str, str, str], FailureGroup] = {}
+    rows = failed.order_by("-pk").annotate(text=text).values_list(*columns, "text", named=True)[:limit]
+    failures = []
     for job in rows:
-        error, location = parse_error(job.text or job.status_reason) if with_texts else hide_error(job)
-        key = (job.job_type, error, location)
-        groups.setdefault(key, FailureGroup(*key, job.pk, job.run__finished_at)).job_ids.append(job.pk)
-    shown = sorted(groups.values(), key=lambda group: -len(group.job_ids))[:FAILURES_SHOWN]
-    return FailureGroups(shown, [job.pk for job in rows], is_complete)
+        cause = parse_error(job.text or job.status_reason) if with_texts else hide_error(job)
+        failures.append(Failure(job.pk, job.job_type, job.run__finished_at, *cause))
+    return failures
 
 
 def hide_error(job: Any) -> tuple[str, str]:

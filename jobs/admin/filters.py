@@ -18,7 +18,7 @@ from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from jobs import clock, db
-from jobs.admin.base import COUNT_LIMIT, CappedInt, count_capped
+from jobs.admin.base import COUNT_LIMIT, CappedInt, count_capped, parse_uuid
 from jobs.ids import min_id_at
 from jobs.models import Gate, Job, JobEvent, JobRun, Target
 from jobs.models.expressions import SqlLiteral, sql_literals
@@ -110,11 +110,6 @@ class CreatedFilter(ChoiceFilter):
         return queryset.filter(pk__gte=UUID(int=milliseconds << 80))
 
 
-def filter_parameters(spec: Any) -> list[str]:
-    """Return the names that a filter has in the URL."""
-    return list(spec.parameters()) if hasattr(spec, "parameters") else [spec.parameter_name]
-
-
 class TimesFilter(ListFilter):
     """Filters by a choice of ages, or from one moment to another: `name`, `name_from` and `name_to` in the URL.
 
@@ -123,6 +118,7 @@ class TimesFilter(ListFilter):
 
     name = ""
     template = "jobs/console/no_filter.html"
+    known_choices = CreatedFilter.known_choices  # of ages
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
@@ -151,19 +147,15 @@ class TimesFilter(ListFilter):
         return iter(())
 
     def value(self) -> str:
-        """Return what is chosen, in words."""
+        """Return the choice in words."""
         if any(self.texts.get(name) for name in self.parameters()[1:]):
             limits = (format_clock(moment) if moment is not None else "…" for moment in (self.start, self.end))
             return " – ".join(limits)
-        return str(dict(CreatedFilter.known_choices).get(self.chosen_age, ""))
+        return str(dict(self.known_choices).get(self.chosen_age, ""))
 
     @property
     def chosen_age(self) -> str:
         return self.texts.get(self.parameters()[0], "")
-
-    @property
-    def ages_shown(self) -> list[tuple[str, Any]]:
-        return list(CreatedFilter.known_choices)
 
     @property
     def fields(self) -> list[tuple[str, Any, str]]:
@@ -504,12 +496,5 @@ class IdsFilter(ListFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         if not self.text:
             return queryset
-        job_ids = (_parse_id(text) for text in self.text.split(",")[:MAX_IDS])
+        job_ids = (parse_uuid(text) for text in self.text.split(",")[:MAX_IDS])
         return queryset.filter(pk__in=[job_id for job_id in job_ids if job_id is not None])
-
-
-def _parse_id(text: str) -> UUID | None:
-    try:
-        return UUID(text)
-    except ValueError:
-        return None

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs.admin.base import ReadOnlyAdmin, fieldset
-from jobs.admin.columns import change_url, column, computed_column, link, list_url, short_id
+from jobs.admin.columns import change_url, column, computed_column, link, search_url, short_id
 from jobs.admin.filters import CreatedFilter, choice_filter
 from jobs.admin.formatting import (
     badge,
@@ -118,7 +118,7 @@ class JobGroupAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             "rows": [self._member_cells(row, job) for job in found[:MEMBERS_SHOWN]],
             "empty": _now("The jobs of this group were deleted after their retention."),
             "note": _now("The first %d jobs.") % MEMBERS_SHOWN if len(found) > MEMBERS_SHOWN else "",
-            "list_url": f"{list_url(self.admin_site, Job)}?q=group:{row.pk}" if can_list else "",
+            "list_url": search_url(self.admin_site, "group", str(row.pk)) if can_list else "",
             "list_label": _now("All jobs of this group, earlier attempts included"),
         }
         title = _now("Group %s") % (row.name or short_id(row.pk))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from django.db.models import Model, OuterRef, Subquery
-from django.db.models.functions import Left, Right
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.functional import Promise
@@ -21,8 +20,8 @@ from django.utils.translation import pgettext
 from jobs import db
 from jobs.admin import screens
 from jobs.admin.base import ActionAdmin, CappedInt, can_view_payload
-from jobs.admin.columns import change_url, link, list_url, search_url, short_id
-from jobs.admin.failures import ERROR_HEAD, ERROR_TAIL, FAILURES_READ, find_own_frame, hide_error, parse_error
+from jobs.admin.columns import change_url, ids_url, link, list_url, search_url, short_id
+from jobs.admin.failures import ERROR_TAIL, FAILURES_READ, find_own_frame, parse_error, read_failures
 from jobs.admin.formatting import (
     describe_priority,
     first_line,
@@ -48,17 +47,24 @@ from jobs.admin.job_actions import (
     get_list_filters,
     keep_list_filters,
 )
-from jobs.admin.job_timeline import PAUSED, RAN, WAITED, TimeSpent, build_timeline, draw_time_bar, measure_time
+from jobs.admin.job_timeline import (
+    PAUSED,
+    RAN,
+    WAITED,
+    TimeSpent,
+    build_timeline,
+    draw_time_bar,
+    estimate_time_left,
+    measure_time,
+)
 from jobs.explain import Handlers, explain
 from jobs.explain.reasons import NEEDS_OPERATOR, Reason
 from jobs.models import Activity, ConcurrencyLimit, Job, JobEvent, JobGroup, JobLog, JobRun, JobTemplate, Target, Worker
-from jobs.models.expressions import sql_literals
-from jobs.models.job import RARE_STATUSES, STATUS_IN_SENTENCE
+from jobs.models.job import STATUS_IN_SENTENCE
 from jobs.payload_visibility import get_public_reason, hide_in_event, hide_in_run
 from jobs.process_identity import ProcessIdentity, is_remote
 from jobs.services import jobs as job_services
 from jobs.states import TERMINAL, JobFacts, Status, StopMode, allowed_actions, is_repeated_stop, refusal
-from jobs.stats import queries
 
 ROWS_SHOWN, SIBLINGS_SHOWN = 50, 10
 MAX_BEHIND = 1000  # the count of jobs that wait behind a blocking one stops here
@@ -152,7 +158,7 @@ def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str
         "facts": [fact for fact in _list_facts(admin, job, run, spent, ended_at, now) if fact[1] not in (None, "")],
         "percent": None if job.progress is None else round(job.progress * 100),
         "progress_message": first_line(job.progress_message, 500),
-        "time_left": _estimate_time_left(job, spent),
+        "time_left": estimate_time_left(job, spent.total(RAN)) if spent and job.status == Status.RUNNING else None,
         "ran": spent.total(RAN) if spent else None,
         "time_bar": draw_time_bar(spent) if spent else None,
         "total_time": spent.total() if spent else None,
@@ -160,6 +166,7 @@ def page_context(admin: ActionAdmin, request: HttpRequest, job: Job) -> dict[str
         "has_more_events": has_more_events,
         "events_url": _list_of_job_url(admin, JobEvent, job),
         "params": truncate_text(format_json(job.params)) if payload else "",
+        "job_context": truncate_text(format_json(job.context)) if payload and job.context is not None else "",
         "checkpoint": truncate_text(format_json(job.checkpoint)) if payload and job.checkpoint is not None else "",
         "artifacts": truncate_text(format_json(run.artifacts)) if payload and run and run.artifacts else "",
         **_error_context(run),
@@ -248,7 +255,7 @@ class Waiting(NamedTuple):
 
 
 def _count_waiting_behind(job: Job) -> Waiting:
-    behind = Job.objects.filter(lane_id=job.lane_id, gate__in=sql_literals(queries.LANE_GATES)).exclude(pk=job.pk)
+    behind = Job.objects.in_lanes().filter(lane_id=job.lane_id).exclude(pk=job.pk)
     times = list(behind.order_by().values_list("created_at", flat=True)[: MAX_BEHIND + 1])
     count = CappedInt(MAX_BEHIND) if len(times) > MAX_BEHIND else len(times)
     return Waiting(count, min(times, default=None))
@@ -265,22 +272,21 @@ def count_similar_failures(admin: ActionAdmin, job: Job, run: JobRun | None, *, 
     """Count the other jobs of its type that failed with the same error at the same line within a day."""
     if run is None or not run.error:
         return None
-    failed = Job.objects.filter(status__in=sql_literals(RARE_STATUSES), status=Status.FAILED)
-    text = Right("run__error", ERROR_TAIL) if with_texts else Left("run__error", ERROR_HEAD)
-    rows = failed.order_by("-pk").annotate(text=text)
-    columns = ("pk", "job_type", "status", "status_reason", "remote", "dispatched_at", "run__finished_at", "text")
-    errors, times = {}, {}
-    for row in rows.values_list(*columns, named=True)[:FAILURES_READ]:
-        if row.job_type == job.job_type:
-            errors[row.pk] = parse_error(row.text or row.status_reason) if with_texts else hide_error(row)
-            times[row.pk] = row.run__finished_at
-    own = errors.get(job.pk)
+    failures = read_failures(Job.objects.of_rare_status(Status.FAILED), FAILURES_READ, with_texts=with_texts)
+    of_type = [failure for failure in failures if failure.job_type == job.job_type]
+    causes = {failure.job_id: (failure.error, failure.location) for failure in of_type}
     since = timezone.now() - timedelta(days=1)
-    same = [pk for pk, error in errors.items() if error == own and times[pk] is not None and times[pk] > since]
-    others = [pk for pk in same if pk != job.pk]
-    if own is None or not others:
+    others = [
+        failure.job_id
+        for failure in of_type
+        if failure.job_id != job.pk
+        and causes[failure.job_id] == causes.get(job.pk)
+        and failure.at is not None
+        and failure.at > since
+    ]
+    if not others:
         return None
-    return Similar(len(others), f"{list_url(admin.admin_site, Job)}?ids={','.join(map(str, others))}")
+    return Similar(len(others), ids_url(list_url(admin.admin_site, Job), others))
 
 
 def _list_siblings(admin: ActionAdmin, job: Job) -> list[tuple[Any, SafeString, bool]]:
@@ -338,6 +344,7 @@ def _list_facts(
     yield _("Addon"), isolate_text(job.addon_id) if job.addon_id else None
     yield _("Tokens used"), f"{job.tokens_used} / {job.token_limit}" if job.token_limit else str(job.tokens_used or "")
     yield _("Idempotency key"), isolate_text(job.idempotency_key) if job.idempotency_key else None
+    yield _("Unique key"), isolate_text(job.unique_key) if job.unique_key else None
     yield _("Template"), link(site, JobTemplate, job.template_id, str(job.template)) if job.template_id else None
     if job.group_id:
         yield _("Group"), link(site, JobGroup, job.group_id, f"{first_line(str(job.group), 100)}, {_get_place(job)}")
@@ -367,18 +374,6 @@ def _describe_stop_request(job: Job) -> str:
     if not job.cancel_requested:
         return ""
     return _("Pause requested.") if job.cancel_mode == StopMode.PAUSE else _("Cancel requested.")
-
-
-def _estimate_time_left(job: Job, spent: TimeSpent | None) -> timedelta | None:
-    """Return the rest of a running job by its progress, else by its expected duration; None if neither is known."""
-    if job.status != Status.RUNNING or spent is None:
-        return None
-    ran = spent.total(RAN)
-    if job.progress:
-        return ran * ((1 - job.progress) / job.progress)
-    if job.expected_duration_sec is not None:
-        return max(timedelta(seconds=job.expected_duration_sec) - ran, timedelta(0)) or None
-    return None
 
 
 def _error_context(run: JobRun | None) -> dict[str, Any]:

@@ -51,10 +51,6 @@ from jobs.states import OnConflict, refusal
 
 FORM_METHODS = ("GET", "HEAD", "POST")  # of a screen with a form
 PRIORITIES = [("", _("Normal (50)")), ("LOW", _("Low (25)")), ("HIGH", _("High (75)")), ("URGENT", _("Urgent (100)"))]
-CLONED_FIELDS = (
-    *("tenant", "target", "resource", "cost_units", "constraints", "expected_duration_sec", "max_runtime_sec"),
-    *("token_limit", "max_retries", "tags"),
-)
 UNIQUE_UNTIL = [("", "---------"), *UNTIL_CHOICES]
 ON_CONFLICT = [
     ("", "---------"),
@@ -208,27 +204,24 @@ def _submit(admin: ModelAdmin, request: HttpRequest, form: SubmissionForm, **sou
     listed=False,
 )
 def clone_job(admin: ModelAdmin, request: HttpRequest, job_id: UUID) -> HttpResponse:
-    """Submit the same work as a new job: not a retry, in no group, due now.
-
-    The idempotency key is not copied, since it identifies one job.
-    """
+    """Submit the same work as a new job: not a retry, in no group, due now."""
     job = Job.objects.filter(pk=job_id).first()
     if job is None or not admin.has_view_permission(request, job):
         raise Http404
     site, actor = admin.admin_site, actors.make_user_actor(request.user)
-    fields: Any = {name: getattr(job, name) for name in CLONED_FIELDS}
-    fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
-    fields["reason"] = request.POST.get("reason", "").strip() or f"duplicate of {job.pk}"
+    reason = request.POST.get("reason", "").strip() or f"duplicate of {job.pk}"
     try:
-        clone = job_services.enqueue(job.job_type, job.params, actor=actor, **fields)
+        clone, created = job_services.duplicate(job.pk, reason=reason, actor=actor)
     except JobSchedulerError as error:
         messages.error(request, _now("The duplicate was not submitted: %s") % error)
         return HttpResponseRedirect(keep_list_filters(request, change_url(site, Job, job.pk)))
-    log_history(request, [clone], f"duplicate of {job.pk}", ADDITION)
-    message = format_html(
-        "{} {} {}", _now("Duplicate of"), link(site, Job, job.pk, short_id(job.pk)) or "", _now("submitted.")
-    )
-    messages.success(request, message)
+    if created:
+        log_history(request, [clone], f"duplicate of {job.pk}", ADDITION)
+        original = link(site, Job, job.pk, short_id(job.pk)) or ""
+        messages.success(request, format_html("{} {} {}", _now("Duplicate of"), original, _now("submitted.")))
+    else:
+        text = _now("No new job; this one has the key:")
+        messages.warning(request, format_html("{} {}", text, link(site, Job, clone.pk) or clone.pk))
     return HttpResponseRedirect(keep_list_filters(request, change_url(site, Job, clone.pk)))
 
 

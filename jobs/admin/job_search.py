@@ -152,10 +152,10 @@ class JobSearch:
         self._filter(Q(schedule__in=_read_newest_ids(model.objects.filter(schedules), NAMES_LIMIT)))
 
     def _add_key(self, value: str) -> None:
-        tenants = find_names(Job, "tenant", "", "idempotency_key IS NOT NULL", 1000)
         if value.endswith("*"):
             self.checks.append(_matches("idempotency_key", value))
         else:
+            tenants = find_names(Job, "tenant", "", "idempotency_key IS NOT NULL", 1000)
             self._filter(Q(tenant__in=tenants, idempotency_key=value))
 
     def _add_error(self, value: str) -> None:

@@ -133,6 +133,15 @@ def measure_time(job: Job, run: JobRun | None, events: Sequence[JobEvent], now: 
     return spent
 
 
+def estimate_time_left(job: Job, ran: timedelta) -> timedelta | None:
+    """Return the rest of a running job by its progress, else by its expected duration; None if it cannot be known."""
+    if job.progress:
+        return ran * ((1 - job.progress) / job.progress)
+    if job.expected_duration_sec is None:
+        return None
+    return max(timedelta(seconds=job.expected_duration_sec) - ran, timedelta(0)) or None
+
+
 BAR_WIDTH, BAR_HEIGHT = 1000, 16
 _BAR = (
     '<svg class="jc-times" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">{}</svg>'

@@ -28,8 +28,8 @@ from jobs.admin.base import (
     ConsoleChangeList,
     can_view_payload,
     count_capped,
-    describe_unknown_qualifier,
     fieldset,
+    list_parameters,
     split_terms,
 )
 from jobs.admin.columns import column, computed_column, link, link_column, list_url, load_params_lines, short_id
@@ -42,7 +42,6 @@ from jobs.admin.filters import (
     StatusFilter,
     SubmittedFilter,
     TimesFilter,
-    filter_parameters,
     get_statuses,
     order_by_end,
 )
@@ -127,7 +126,7 @@ class JobChangeList(ConsoleChangeList):
         chips = []
         for spec in self.filters:
             if text := spec.value():
-                names = filter_parameters(spec)
+                names = list_parameters(spec)
                 label = dict(getattr(spec, "lookup_choices", ())).get(text, text)
                 chips.append({"title": spec.title, "value": label, "query": self._query(**dict.fromkeys(names))})
         return chips
@@ -139,16 +138,16 @@ class JobChangeList(ConsoleChangeList):
     @property
     def other_params(self) -> list[tuple[str, str]]:
         """The query parameters that the search form does not have."""
-        names = {name for spec in self.filters for name in filter_parameters(spec)} | {"q"}
+        names = {name for spec in self.filters for name in list_parameters(spec)} | {"q"}
         return [(name, value) for name, value in self.params.items() if name not in names]
 
     @property
     def type_filter(self) -> Any:
-        """Return the filter by type, with the types of the rows among its choices."""
         return self._spec("job_type")
 
     @property
     def job_types(self) -> list[str]:
+        """The choices of the filter by type, with the types of the rows."""
         names = {name for name, _label in self._spec("job_type").lookup_choices}
         return sorted(names | {job.job_type for job in self.result_list})
 
@@ -240,8 +239,9 @@ class JobAdmin(JobActionAdmin):
             ("expected_duration_sec", "max_runtime_sec"),
             *(("resource", "cost_units"), "shown_constraints", ("token_limit", "tokens_used")),
             *(("remote", "lease_owner"), ("lease_expires_at", "heartbeat_at", "reserved_until")),
-            *(("retry_of_link", "retried_by_link"), ("attempt", "max_retries"), "shown_retry_policy"),
-            *(("group", "group_index"), ("schedule", "fire_time"), "idempotency_key", *INTERNAL_FIELDS),
+            *(("retry_of_link", "retried_by_link"), ("attempt", "max_retries", "snooze_count"), "shown_retry_policy"),
+            *(("group", "group_index"), ("schedule", "fire_time")),
+            *("idempotency_key", ("unique_key", "unique_until"), *INTERNAL_FIELDS),
         ),
     )
 
@@ -265,9 +265,9 @@ class JobAdmin(JobActionAdmin):
             if not (ends := statuses & TERMINAL):
                 return queryset.none(), False
             queryset = order_by_end(queryset, ends, is_bounded=EndedFilter.is_used(request))
-        terms, unknown = split_terms(search_term, QUALIFIERS, is_word=is_tag_or_target)
-        if unknown:
-            self.report_search_problem(request, describe_unknown_qualifier(unknown, QUALIFIERS))
+        terms, problem = split_terms(search_term, QUALIFIERS, is_word=is_tag_or_target)
+        if problem:
+            self.report_search_problem(request, problem)
             return queryset.none(), False
         search = JobSearch(queryset, can_view_payload(request), request.__dict__.get("_job_checks", []))
         for term in terms:

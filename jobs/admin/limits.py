@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any
 
 from django import forms
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
-from jobs import actors, db
+from jobs import actors, clock, db
 from jobs.admin.base import ReadOnlyAdmin, deny_permission
 from jobs.admin.columns import column, computed_column, label_on_phone, pause_column, short_id
 from jobs.admin.filters import ChoiceFilter, CreatedFilter, JobTypeFilter, PausedFilter, choice_filter
@@ -25,9 +25,10 @@ from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, ServiceBa
 from jobs.admin.screens import APP, latest_activity_id, latest_event_id
 from jobs.conf import UNLIMITED, LimitValues, conf
 from jobs.errors import InvalidInput
-from jobs.explain.facts import load_queue, to_limit
-from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope, Worker
+from jobs.explain.facts import can_serve, load_queue, to_limit
+from jobs.models import ConcurrencyLimit, Lease, LeaseKind, LimitScope
 from jobs.payload_visibility import hide_in_lease
+from jobs.policies.concurrency import Limit
 from jobs.rates import MAX_BURST
 from jobs.services import direct_calls, limits
 from jobs.stats import queries
@@ -190,7 +191,7 @@ class ConcurrencyLimitAdmin(ServiceBackedAdmin):
         return super().has_view_permission(request, obj) or self.has_change_permission(request, obj)
 
     def _has_permission(self, permission: str, request: HttpRequest) -> bool:
-        """Who may change limits may pause them, too."""
+        """Let users who may change limits pause them, too."""
         return super()._has_permission(permission, request) or request.user.has_perm(CHANGE_LIMITS)
 
     def can_run_on(self, request: HttpRequest, action: ObjectAction, row: ConcurrencyLimit) -> bool:
@@ -212,10 +213,10 @@ class ConcurrencyLimitAdmin(ServiceBackedAdmin):
         return f"{latest_event_id()} {latest_activity_id()}"
 
     def complete_rows(self, request: HttpRequest, rows: Iterable[Any]) -> None:
-        queue = load_queue()
+        queue, now = load_queue(), clock.now()
         for row in rows:
-            row.used = queue.in_use.of(to_limit(row))
-            row.worker_slots = sum(worker.slots for worker in queue.workers if _serves(worker, row))
+            row.now, row.used = now, queue.in_use.of(to_limit(row, now))
+            row.worker_slots = sum(worker.slots for worker in queue.workers if can_serve(worker, row))
 
     def get_changelist_form(self, request: HttpRequest, **kwargs: Any) -> Any:
         return MaximumForm
@@ -254,13 +255,14 @@ class ConcurrencyLimitAdmin(ServiceBackedAdmin):
         """Show the rates, and when they let the next job start."""
         parts = [_now("%s starts") % limit.rate] if limit.rate else []
         parts += [_now("burst %d") % limit.burst] if limit.burst else []
-        buckets = to_limit(limit).buckets
+        now: datetime = getattr(limit, "now", None) or clock.now()
+        buckets = to_limit(limit, now).buckets
         if buckets.tokens is not None:
             parts.append(
                 _now("%(rate)s tokens (%(left)d left)")
                 % {"rate": limit.token_rate, "left": buckets.tokens.count_whole()}
             )
-        if (start := buckets.next_start_at(timezone.now())) is not None:
+        if (start := buckets.next_start_at(now)) is not None:
             parts.append(_now("next start %s") % format_clock(start, with_seconds=True))
         return ", ".join(parts)
 
@@ -286,23 +288,13 @@ class ConcurrencyLimitAdmin(ServiceBackedAdmin):
         if limit._state.adding:
             return None
         counted = getattr(limit, "used", None)
-        used = queries.count_in_use().of(to_limit(limit)) if counted is None else counted
+        used = queries.count_in_use().of(Limit(limit.scope, limit.key, limit.max)) if counted is None else counted
         if limit.max is None:
             return label_on_phone(_now("running"), used)
         gauge = '<meter class="jc-meter" min="0" max="{}" value="{}">{}</meter> {} / {}'
         return label_on_phone(
             _now("running"), format_html(gauge, limit.max, min(used, limit.max), used, used, limit.max)
         )
-
-
-def _serves(worker: Worker, limit: ConcurrencyLimit) -> bool:
-    """Return whether a worker may run jobs under this limit."""
-    allowed = {
-        LimitScope.JOB_TYPE: worker.serves.get("types", ()),
-        LimitScope.RESOURCE: worker.serves.get("resources"),
-        LimitScope.TENANT: [tenant] if (tenant := worker.serves.get("tenant")) else None,
-    }.get(LimitScope(limit.scope))
-    return allowed is None or limit.key in allowed
 
 
 class LiveFilter(ChoiceFilter):

@@ -27,9 +27,7 @@ from jobs.admin.base import COUNT_LIMIT, CappedInt
 from jobs.admin.formatting import format_count
 from jobs.admin.screens import APP, SCREENS, list_screens, render, screen, screen_url
 from jobs.models import ConcurrencyLimit, Job
-from jobs.models.expressions import sql_literals
 from jobs.roles import APP_LABELS
-from jobs.states import Status
 from jobs.stats import queries
 from jobs.stats.cache import RateLimitedCache
 
@@ -130,17 +128,13 @@ def add_count(
     _counts[name] = Count(find_rows, label, is_bad)
 
 
-def _waiting_jobs() -> QuerySet[Any]:
-    return Job.objects.filter(status__in=sql_literals([str(Status.PENDING), str(Status.QUEUED)]))
-
-
 add_count(
     "jobs",
     lambda: Job.objects.filter(queries.unhandled_failures()),
     lambda n, text: ngettext("%s failed", "%s failed", n) % text,
     is_bad=True,
 )
-add_count("queue", _waiting_jobs, lambda n, text: text)
+add_count("queue", lambda: Job.objects.waiting(), lambda n, text: text)
 add_count("workers", lambda: queries.online_workers().filter(stopped_at__isnull=True), lambda n, text: text)
 add_count("targets", queries.blocking_jobs, lambda n, text: ngettext("%s blocked", "%s blocked", n) % text, is_bad=True)
 add_count(
@@ -210,8 +204,8 @@ def _build_groups(site: AdminSite, request: HttpRequest, apps: Iterable[Mapping[
     own = {entry.name for group in GROUPS for entry in group.entries}
     listed: list[tuple[Group, list[tuple[Entry, dict[str, Any]]]]] = []
     for group in GROUPS:
-        further = [Entry(name) for name in screens if name not in own and SCREENS[name].group == group.name]
-        rows = [(entry, row) for entry in (*group.entries, *further) if (row := _find_row(entry, models, screens))]
+        extra = [Entry(name) for name in screens if name not in own and SCREENS[name].group == group.name]
+        rows = [(entry, row) for entry in (*group.entries, *extra) if (row := _find_row(entry, models, screens))]
         listed.append((group, rows))
     counted = _count_rows(entry.name for _group, rows in listed for entry, _row in rows)
     for group, rows in listed:
@@ -245,7 +239,7 @@ def _screen_row(name: str, title: Any, url: str) -> dict[str, Any]:
     return {**fixed, "name": str(title), "object_name": object_name, "admin_url": url, "entry": name}
 
 
-def _as_app(group: Group, models: list[dict[str, Any]], **further: Any) -> dict[str, Any]:
+def _as_app(group: Group, models: list[dict[str, Any]], **extra: Any) -> dict[str, Any]:
     return {
         "name": str(group.title),
         "app_label": f"jobscheduler_{group.name}",
@@ -253,7 +247,7 @@ def _as_app(group: Group, models: list[dict[str, Any]], **further: Any) -> dict[
         "has_module_perms": True,
         "models": models,
         "is_console": True,
-        **further,
+        **extra,
     }
 
 

@@ -19,7 +19,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from jobs.admin import charts, screens, windows
 from jobs.admin.alerts import LATE_AFTER, AlertFacts, build_action_fields, find_alerts
 from jobs.admin.base import can_view_payload, count_capped
-from jobs.admin.columns import link, list_url, short_id
+from jobs.admin.columns import ids_url, link, list_url, short_id
 from jobs.admin.failures import FAILURES_SCANNED, FailureGroups, find_unhandled, group_failures
 from jobs.admin.filters import waits_for_operator
 from jobs.admin.formatting import (
@@ -31,13 +31,12 @@ from jobs.admin.formatting import (
     format_json,
     format_percent,
 )
+from jobs.admin.job_timeline import estimate_time_left
 from jobs.admin.limits import can_pause_resources
 from jobs.admin.resources import RESOURCES_SHOWN, build_resource_rows, find_paused_names
 from jobs.admin.screens import APP, render, screen, screen_url
 from jobs.admin.windows import DAY, WINDOWS, ChartSlot, Window
 from jobs.models import Gate, Job, LimitScope, Worker, WorkerState
-from jobs.models.expressions import sql_literals
-from jobs.models.job import RARE_STATUSES
 from jobs.payload_visibility import hide_in_job
 from jobs.services import limits
 from jobs.services.limits import LimitState
@@ -153,7 +152,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Builds the five figures from what the page has read."""
+    """Builds the five figures from the facts that the page has read."""
 
     jobs_url: str
     window: Window
@@ -226,8 +225,7 @@ class Figures:
         waiting = {status: self._count_live(status) for status in (Status.QUEUED, Status.PENDING, Status.PAUSED)}
         scheduled = sum(count.jobs for count in self.counts.live if count.gate == Gate.TIME)
         blocked = Job.objects.filter(waits_for_operator(Job.objects.all())).count()
-        pending = Job.objects.filter(status__in=sql_literals(RARE_STATUSES), status=Status.PENDING)  # along its index
-        held = pending.filter(hold=True).count() if waiting[Status.PENDING] else 0
+        held = Job.objects.of_rare_status(Status.PENDING).filter(hold=True).count() if waiting[Status.PENDING] else 0
         ready = waiting[Status.QUEUED] - scheduled - blocked + waiting[Status.PENDING] - held
         parts = [
             Part(_("ready"), max(ready, 0), f"{self.jobs_url}?status=waiting"),
@@ -255,11 +253,6 @@ class Figures:
 
     def _finished_url(self, status: str = "") -> str:
         return f"{self.jobs_url}?{charts.finished_query(self.slots[0].start, status=status)}"
-
-
-def ids_url(jobs_url: str, job_ids: Iterable[Any]) -> str:
-    """Return the URL of the list of exactly these jobs."""
-    return f"{jobs_url}?ids={','.join(str(job_id) for job_id in job_ids)}"
 
 
 # -- charts ------------------------------------------------------------------------------------------------------------
@@ -331,16 +324,6 @@ def list_running(site: AdminSite, request: HttpRequest, now: datetime) -> list[d
             }
         )
     return rows
-
-
-def estimate_time_left(job: Job, elapsed: timedelta) -> timedelta | None:
-    """Return the time left by its progress, else by its expected duration; None if neither is known or it is over."""
-    if job.progress:
-        return elapsed * (1 - job.progress) / job.progress
-    if job.expected_duration_sec is None:
-        return None
-    left = timedelta(seconds=job.expected_duration_sec) - elapsed
-    return left if left > timedelta(0) else None
 
 
 def list_shown_workers(

@@ -11,11 +11,10 @@ from django.contrib import messages
 from django.contrib.admin import ModelAdmin
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from jobs import actors, db, explain, ids
+from jobs import actors, clock, db, explain, ids
 from jobs.admin.base import can_view_payload, count_capped, log_history
 from jobs.admin.columns import link, load_params_lines, short_id
 from jobs.admin.formatting import first_line
@@ -23,11 +22,8 @@ from jobs.admin.screens import APP, SCREENS, latest_event_id, render, screen, sc
 from jobs.errors import JobSchedulerError
 from jobs.explain.next_starts import list_ready_jobs, predict_starts
 from jobs.models import Job
-from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.services import jobs as job_services
-from jobs.states import Status
-from jobs.stats import queries
 from jobs.stats.cache import RateLimitedCache
 
 PAGE_SIZE, MAX_OFFSET = 100, 10_000
@@ -84,7 +80,7 @@ def _build_next_context(
     admin: ModelAdmin, request: HttpRequest, queue_url: str, queues: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Return what starts next: the jobs with an expected start by it, then the others in dispatch order."""
-    now = timezone.now()
+    now = clock.now()
     jobs = list(list_ready_jobs()[: NEXT_READ + 1])
     starts = predict_starts(jobs[:NEXT_READ], now)
     shown = sorted(jobs[:NEXT_READ], key=lambda job: (job.pk not in starts, starts.get(job.pk, now)))[:NEXT_SHOWN]
@@ -140,16 +136,12 @@ def _describe_move(position: dict[str, Any]) -> str:
     return _("%(job)s moved up.") if "before" in position else _("%(job)s moved down.")
 
 
-def _waiting_jobs() -> JobQuerySet:
-    return Job.objects.filter(status__in=sql_literals([Status.PENDING, Status.QUEUED]))
-
-
 _queue_cache: RateLimitedCache[list[dict[str, Any]]] = RateLimitedCache()
 
 
 def _count_queues() -> list[dict[str, Any]]:
     """Count the waiting jobs by tenant and priority, along the index of waiting jobs."""
-    counted: Any = _waiting_jobs().order_by("tenant", "-priority")
+    counted: Any = Job.objects.waiting().order_by("tenant", "-priority")
     counted = counted.values("tenant", "priority").annotate(jobs=Count("pk"))
     return list(counted[: QUEUES_SHOWN + 1])
 
@@ -171,9 +163,8 @@ def _parse_number(text: str, default: int, limit: int) -> int:
 
 def _filter_jobs(filters: dict[str, Any]) -> JobQuerySet:
     if not filters["target"]:
-        return _waiting_jobs().filter(tenant=filters["tenant"], priority=filters["priority"])
-    in_lane = Job.objects.filter(gate__in=sql_literals(queries.LANE_GATES))
-    return in_lane.filter(lane_id=ids.derive_lane_id(filters["tenant"], filters["target"]))
+        return Job.objects.waiting().filter(tenant=filters["tenant"], priority=filters["priority"])
+    return Job.objects.in_lanes().filter(lane_id=ids.derive_lane_id(filters["tenant"], filters["target"]))
 
 
 def _load_rows(admin: ModelAdmin, filters: dict[str, Any], with_payload: bool) -> list[dict[str, Any]]:

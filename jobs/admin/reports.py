@@ -23,7 +23,6 @@ from jobs.admin.formatting import format_count, format_duration, format_percent
 from jobs.admin.screens import render, screen
 from jobs.admin.windows import WINDOWS, Trend, Window, count_started, load_trends, percentile
 from jobs.models import Job, JobMinute
-from jobs.registry import registry
 from jobs.states import Status
 from jobs.stats.cache import RateLimitedCache
 
@@ -113,9 +112,9 @@ def performance(admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     )
     sort = request.GET.get("sort", "")
     sort = sort if sort.removeprefix("-") in COLUMNS else DEFAULT_SORT
-    registered, start = set(registry.names()), window.starts(now)[0]
+    start = window.starts(now)[0]
     peak = max((jobs for stats in job_types for jobs in stats.trend.finished), default=0)
-    rows = [_performance_row(admin, stats, stats.name in registered, start, peak) for stats in _sort(job_types, sort)]
+    rows = [_performance_row(admin, stats, start, peak) for stats in _sort(job_types, sort)]
     context = {
         "window": window,
         "windows": list(WINDOWS.values()),
@@ -145,12 +144,8 @@ def _build_column(name: str, window: Window, sort: str) -> dict[str, Any]:
     return {"column": column, "url": f"?{query}", "order": order}
 
 
-def _performance_row(
-    admin: ModelAdmin, stats: JobTypeStats, is_registered: bool, start: datetime, peak: int
-) -> dict[str, Any]:
-    # The list filters by registered job types; any other is searched for.
-    params = {"job_type": stats.name} if is_registered else {"q": f'type:"{stats.name}"'}
-    url = f"{list_url(admin.admin_site, Job)}?{urlencode(params)}&"
+def _performance_row(admin: ModelAdmin, stats: JobTypeStats, start: datetime, peak: int) -> dict[str, Any]:
+    url = f"{list_url(admin.admin_site, Job)}?{urlencode({'job_type': stats.name})}&"
     share, mean, failed = stats.failed_share, stats.mean_run_sec, stats.outcomes[Status.FAILED]
     label = ngettext("%(finished)s finished, %(failed)d failed", "%(finished)s finished, %(failed)d failed", failed)
     return {

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import quote
 
 from django.contrib import messages
 from django.contrib.admin import ModelAdmin
@@ -20,13 +19,13 @@ from django.utils.translation import gettext_lazy
 from jobs import actors
 from jobs.admin import charts
 from jobs.admin.base import log_history
-from jobs.admin.columns import list_url
+from jobs.admin.columns import search_url
 from jobs.admin.formatting import first_line, format_count, format_percent
 from jobs.admin.limits import can_pause_resources
 from jobs.admin.screens import render, screen, screen_url
 from jobs.admin.windows import Trend, Window, list_active_resources, load_trends
 from jobs.errors import JobSchedulerError
-from jobs.models import ConcurrencyLimit, Job
+from jobs.models import ConcurrencyLimit
 from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.services import limits
@@ -85,17 +84,10 @@ def build_resource_rows(
     shown = sorted(names, key=lambda name: (-busy[name], name))[:RESOURCES_SHOWN]
     trends = load_trends("resource", shown, window, now)
     peak = max((jobs for trend in trends.values() for jobs in trend.finished), default=0)
-    jobs_url = list_url(admin.admin_site, Job)
+    urls = {name: search_url(admin.admin_site, "resource", name) for name in shown}
     return [
-        _build_row(
-            name, f"{jobs_url}?q={_qualifier(name)}", counts, live.get(name, ()), limit_of, trends[name], peak, start
-        )
-        for name in shown
+        _build_row(name, urls[name], counts, live.get(name, ()), limit_of, trends[name], peak, start) for name in shown
     ]
-
-
-def _qualifier(name: str) -> str:
-    return quote('resource:"' + name.replace("\\", "\\\\").replace('"', '\\"') + '"')
 
 
 def _build_row(

@@ -15,7 +15,7 @@ from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs.actors import Actor
 from jobs.admin.base import ReadOnlyAdmin
-from jobs.admin.columns import column, computed_column, label_on_phone, link, list_url, pause_column, short_id
+from jobs.admin.columns import column, computed_column, label_on_phone, link, pause_column, search_url, short_id
 from jobs.admin.filters import ChoiceFilter, PausedFilter
 from jobs.admin.formatting import (
     badge,
@@ -37,7 +37,6 @@ from jobs.services import jobs as job_services
 from jobs.services import targets
 from jobs.services.targets import TargetState
 from jobs.states import Status
-from jobs.stats import queries
 
 JOBS_SHOWN = 20
 
@@ -133,7 +132,7 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             hide_in_job(holder)
 
     def page_context(self, request: HttpRequest, row: Target) -> dict[str, Any]:
-        lane = Job.objects.filter(lane_id=row.pk, gate__in=sql_literals(queries.LANE_GATES)).in_dispatch_order()
+        lane = Job.objects.in_lanes().filter(lane_id=row.pk).in_dispatch_order()
         site = self.admin_site
         rows = [
             (
@@ -144,7 +143,6 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             )
             for job in lane.defer("params", "checkpoint")[:JOBS_SHOWN]
         ]
-        can_list = site.is_registered(Job) and '"' not in row.key
         waiting = {
             "id": "target-queue",
             "title": _now("Waiting jobs"),
@@ -152,7 +150,7 @@ class TargetAdmin(ObjectActionAdmin, ReadOnlyAdmin):
             "headings": [_now("Job"), _now("Type"), _now("Priority"), _now("Submitted")],
             "rows": rows,
             "empty": _now("No waiting jobs."),
-            "list_url": f'{list_url(site, Job)}?q=target:"{row.key}"' if can_list else "",
+            "list_url": search_url(site, "target", row.key) if site.is_registered(Job) else "",
             "list_label": _now("All jobs of this target"),
         }
         return {"title": _now("Target %s") % row.key, "subtitle": None, "tables": [waiting]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any
 
 from django.db.models import BooleanField, ExpressionWrapper, Max, OuterRef, Q, Subquery
@@ -31,11 +30,9 @@ from jobs.admin.formatting import (
 )
 from jobs.admin.object_actions import ObjectAction, ObjectActionAdmin, call_with_key
 from jobs.admin.screens import APP, latest_event_id
-from jobs.conf import conf
 from jobs.models import Activity, Job, Worker, WorkerState
-from jobs.models.expressions import sql_literals
+from jobs.models.worker import heartbeat_timeout
 from jobs.services import workers
-from jobs.states import Status
 from jobs.stats import queries
 
 JOBS_READ = 1000
@@ -58,7 +55,7 @@ def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
             worker_ids[row.identity.process_key] = row.pk
     if not worker_ids:
         return {}
-    active = Job.objects.filter(status__in=sql_literals(queries.ACTIVE_STATUSES), status=Status.RUNNING)
+    active = Job.objects.active().running()
     columns = ("id", "job_type", "lease_owner", "target", "progress", "run__started_at", "run__job_id")
     rows = active.select_related("run").only(*columns).order_by()[:JOBS_READ]
     running: dict[Any, list[Job]] = defaultdict(list)
@@ -80,7 +77,7 @@ class PresentFilter(ChoiceFilter):
     def filter_by_choice(self, queryset: Any, value: str) -> Any:
         shown = queries.online_workers()
         if value == "0":
-            shown = shown.filter(heartbeat_at__lte=Now() - timedelta(seconds=conf.LEASE_SEC))
+            shown = shown.filter(heartbeat_at__lte=Now() - heartbeat_timeout())
         return queryset.filter(pk__in=shown.values("pk"))
 
 
@@ -142,10 +139,10 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     started = column(_("started"), "started_at", format_relative_time)
     stopped = column(_("stopped"), "stopped_at", format_relative_time)
-    handled_types = computed_column(_("job types"))(lambda admin, worker: _list_served(worker, "types"))
-    handled_resources = computed_column(_("resources"))(
-        lambda admin, worker: _list_served(worker, "resources") or _now("all")
+    handled_types = computed_column(_("job types"))(
+        lambda admin, worker: isolate_text(_join_names(worker.serves.get("types") or [], None))
     )
+    handled_resources = computed_column(_("resources"))(lambda admin, worker: isolate_text(_list_resources(worker)))
     handled_tenant = computed_column(_("tenant"))(lambda admin, worker: worker.serves.get("tenant") or _now("all"))
 
     def list_version(self) -> str:
@@ -213,12 +210,12 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     @computed_column(_("last heartbeat"))
     def last_heartbeat(self, worker: Worker) -> SafeString | str:
-        """Show the age of the last heartbeat: green up to half a lease, amber up to a lease, red beyond."""
+        """Show the age of the last heartbeat: green up to half of the timeout, amber up to it, red beyond."""
         if worker.state == WorkerState.STOPPED:
             return format_relative_time(worker.stopped_at) or "–"
         age = timezone.now() - worker.heartbeat_at
-        leases = age.total_seconds() / conf.LEASE_SEC
-        kind, icon = ("good", "✓") if leases <= 0.5 else ("warn", "!") if leases <= 1 else ("bad", "✗")
+        share = age / heartbeat_timeout()
+        kind, icon = ("good", "✓") if share <= 0.5 else ("warn", "!") if share <= 1 else ("bad", "✗")
         return badge(kind, format_age(age), icon)
 
     @computed_column(_("busy"))
@@ -249,9 +246,13 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     def brief_serves(self, worker: Worker) -> SafeString | None:
         """Show the job types that the worker runs, and its filters by resource and tenant."""
         serves = worker.serves if isinstance(worker.serves, dict) else {}
-        types, resources, tenant = serves.get("types"), serves.get("resources"), serves.get("tenant")
-        parts = [_shorten_names(types)] if isinstance(types, list) else []
-        parts += [_shorten_names(resources)] if isinstance(resources, list) else []
+        types, tenant = serves.get("types"), serves.get("tenant")
+        parts = [_join_names(types, NAMES_SHOWN)] if isinstance(types, list) else []
+        parts += (
+            [_list_resources(worker, NAMES_SHOWN)]
+            if serves.get("resources") or serves.get("excluded_resources")
+            else []
+        )
         parts += [_now("tenant %s") % tenant] if tenant else []
         return isolate_text("; ".join(parts)) if parts else None
 
@@ -264,19 +265,22 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         return format_html("{} {}", isolate_text(worker.version), badge("warn", _now("mixed"), "!"))
 
 
-def _list_served(worker: Worker, name: str) -> SafeString | None:
-    values = worker.serves.get(name)
-    return isolate_text(", ".join(map(str, values))) if values else None
+def _list_resources(worker: Worker, limit: int | None = None) -> str:
+    """Return the resources whose jobs a worker runs, up to `limit` names."""
+    resources, excluded = worker.serves.get("resources"), worker.serves.get("excluded_resources") or []
+    if resources is not None:
+        return _join_names([name for name in resources if name not in excluded], limit)
+    return _now("all but %s") % _join_names(excluded, limit) if excluded else _now("all")
 
 
-def _shorten_names(names: list[Any]) -> str:
-    hidden = len(names) - NAMES_SHOWN
-    rest = [ngettext("%d more", "%d more", hidden) % hidden] if hidden > 0 else []
-    return ", ".join([*map(str, names[:NAMES_SHOWN]), *rest])
+def _join_names(names: list[Any], limit: int | None) -> str:
+    hidden = len(names) - len(names[:limit])
+    rest = [ngettext("%d more", "%d more", hidden) % hidden] if hidden else []
+    return ", ".join([*map(str, names[:limit]), *rest])
 
 
 def _find_request_reasons(rows: Iterable[Worker]) -> dict[str, str]:
-    """Return by whom and why each worker was asked to drain or stop, by id: its last activity, in one query."""
+    """Return the actor and the reason of each worker's request to drain or stop: its last activity, in one query."""
     pks = [str(row.pk) for row in rows if row.request and row.state != WorkerState.STOPPED]
     if not pks:
         return {}

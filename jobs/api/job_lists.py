@@ -31,7 +31,7 @@ from jobs.api.serializers import select_job_relations, serialize_jobs
 from jobs.errors import InvalidInput, NotFound
 from jobs.ids import CLOCK_SLACK, min_id_at
 from jobs.models import DISPATCH_ORDER, Job, JobRun
-from jobs.models.expressions import has_tag, has_tag_prefix, sql_literals
+from jobs.models.expressions import has_tag, has_tag_prefix
 from jobs.models.job import RARE_STATUSES, JobQuerySet
 from jobs.models.payload import JOB_PAYLOAD
 from jobs.states import ACTIVE, RUN_STATUSES, Status
@@ -135,9 +135,9 @@ def _selective_condition(filters: JobFilters) -> Q | None:
 
 def _build_status_scan(status: str, rows: JobQuerySet, filters: JobFilters, condition: Q) -> IndexScan:
     if status in RARE_STATUSES:
-        return IndexScan(rows.filter(status__in=sql_literals(RARE_STATUSES), status=status), condition)
+        return IndexScan(rows.of_rare_status(Status(status)), condition)
     if status in ACTIVE:
-        return IndexScan(rows.filter(status__in=sql_literals(sorted(ACTIVE)), status=status), condition, is_small=True)
+        return IndexScan(rows.active().filter(status=status), condition, is_small=True)
     if status == Status.COMPLETED:  # scans the runs: among the jobs, waiting ones may outnumber those by far
         runs = _filter_by_creation(JobRun.objects.all(), filters)
         jobs = _filter_by_creation(Job.objects.all(), filters, "run__pk").filter(run__isnull=False)
@@ -248,7 +248,7 @@ def _read_queue_page(principal: Principal, filters: JobFilters, after: CursorKey
     if filters.tenant is not None and not principal.can_see_tenant(filters.tenant):
         return [], None
     condition = Q(status=Status.QUEUED) & _unindexed_condition(filters) & (_selective_condition(filters) or Q())
-    waiting = Job.objects.filter(status__in=sql_literals((Status.PENDING, Status.QUEUED)))
+    waiting = Job.objects.waiting()
     tenant = principal.tenant or filters.tenant
     tenants = _list_waiting_tenants() if tenant is None else [tenant]
     queues = [waiting.filter(tenant=name) for name in tenants] if len(tenants) <= MAX_MERGED_QUEUES else [waiting]

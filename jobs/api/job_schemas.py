@@ -127,6 +127,9 @@ class JobOut(Out):
     truncated: Truncated = False
 
 
+NEW_OR_EXISTING = {200: JobOut, 201: JobOut}  # of operations that create a job, unless it exists already
+
+
 class ActorOut(Out):
     kind: Annotated[str, WithJsonSchema(enum_schema(ActorKind))]
     name: str

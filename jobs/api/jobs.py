@@ -37,7 +37,6 @@ from jobs.validation import fields
 router = Router(tags=["jobs"])
 runs_router = Router(tags=["job runs"])
 VIEW_RUNS = ["view_jobrun"]
-JOB_OR_RETRY = {200: schemas.JobOut, 201: schemas.JobOut}
 
 
 @router.get("/jobs", **operation("jobs_list", schemas.JobPage, "List jobs"))
@@ -51,14 +50,14 @@ def jobs_list(request: ApiRequest, query: Annotated[JobFilters, StrictQuery()]) 
     return json_response(read_job_page(request.auth, "jobs_list", query, query))
 
 
-@router.post("/jobs", **submission("jobs_create", schemas.JobOut, "Submit a job", **WITH_IDEMPOTENCY_KEY))
+@router.post("/jobs", **submission("jobs_create", schemas.NEW_OR_EXISTING, "Submit a job", **WITH_IDEMPOTENCY_KEY))
 def jobs_create(request: ApiRequest, body: Annotated[schemas.JobIn, JsonBody()]) -> HttpResponse:
     """The params are checked against the handler's signature and stored as they are: later edits of a template or a
     schedule do not change them (INV-005). The response means that the job is stored: it and its place in the queue
     survive a restart of any process (DEC-008).
 
     With an idempotency key, a repeated submission returns the job that the first one created, in its current state; the
-    same key with another body is rejected.
+    same key with another body is rejected. 200 if its unique key is taken: with the job that has it.
     """
     return submit_job(request, body.given_fields())
 
@@ -128,14 +127,14 @@ def jobs_pause(request: ApiRequest, job_id: Id, body: schemas.ReasonBody) -> Htt
     return _apply_action(request, job_services.pause, job_id, body)
 
 
-@router.post("/jobs/{job_id}/resume", **job_action("resume", "Resume a paused or failed job", JOB_OR_RETRY))
+@router.post("/jobs/{job_id}/resume", **job_action("resume", "Resume a paused or failed job", schemas.NEW_OR_EXISTING))
 def jobs_resume(request: ApiRequest, job_id: Id, body: schemas.ReasonBody) -> HttpResponse:
     """A PAUSED job is QUEUED again, with the same run: 200. For a FAILED job a new one is created at the head of its
     target: 201 and the new job."""
     return _apply_action(request, job_services.resume, job_id, body)
 
 
-@router.post("/jobs/{job_id}/retry", **job_action("retry", "Retry as a new job", JOB_OR_RETRY))
+@router.post("/jobs/{job_id}/retry", **job_action("retry", "Retry as a new job", schemas.NEW_OR_EXISTING))
 def jobs_retry(request: ApiRequest, job_id: Id, body: schemas.RetryBody) -> HttpResponse:
     """Creates the next attempt of the retry chain, whichever of its jobs is named (DEC-007): 201. A retry that waits
     for its backoff is made ready at once instead: 200. `fresh` drops the checkpoint."""
@@ -247,7 +246,8 @@ def job_runs_get(request: ApiRequest, run_id: Id) -> HttpResponse:
 
 
 @runs_router.post(
-    "/job-runs/{run_id}/retry", **action("job_runs_retry", JOB_OR_RETRY, "retry_job", "Retry as a new job")
+    "/job-runs/{run_id}/retry",
+    **action("job_runs_retry", schemas.NEW_OR_EXISTING, "retry_job", "Retry as a new job"),
 )
 def job_runs_retry(request: ApiRequest, run_id: Id, body: schemas.RetryBody) -> HttpResponse:
     """Same as `POST /jobs/{id}/retry` for the job of this run (DEC-007)."""

@@ -50,7 +50,7 @@ def large_request(principal: Principal) -> Iterator[None]:
         time.sleep(max(requests.next_start_at - time.monotonic(), 0.0))
         began_at = time.monotonic()
         yield
-        if db.is_sqlite():
+        if db.has_one_writer():
             now = time.monotonic()
             requests.next_start_at = now + min(now - began_at, MAX_DELAY_SEC)
     finally:

@@ -59,7 +59,7 @@ class LegacyJobPage(Page[LegacyJobOut]):
     pass
 
 
-JOB_OR_RETRY = {200: LegacyJobOut, 201: LegacyJobOut}
+NEW_OR_EXISTING = {200: LegacyJobOut, 201: LegacyJobOut}
 
 
 class LegacyFilters(Paged):
@@ -84,7 +84,9 @@ def legacy_jobs_list(request: ApiRequest, query: Annotated[LegacyFilters, Strict
     return json_response({**document, "items": [use_legacy_status(item) for item in document["items"]]})
 
 
-@router.post("/jobs", **legacy(submission("legacy_jobs_create", LegacyJobOut, "Submit a job", **WITH_IDEMPOTENCY_KEY)))
+@router.post(
+    "/jobs", **legacy(submission("legacy_jobs_create", NEW_OR_EXISTING, "Submit a job", **WITH_IDEMPOTENCY_KEY))
+)
 def legacy_jobs_create(request: ApiRequest, body: Annotated[JobIn, JsonBody()]) -> HttpResponse:
     """Use `POST /api/jobs`."""
     return submit_job(request, body.given_fields(), lambda job: use_legacy_status(read_job(job.pk, request.auth)))
@@ -107,7 +109,7 @@ def legacy_jobs_cancel(request: ApiRequest, job_id: Id, body: ReasonBody) -> Htt
 
 
 @router.post(
-    "/jobs/{job_id}/resume", **legacy(action("legacy_jobs_resume", JOB_OR_RETRY, "resume_job", "Resume a job"))
+    "/jobs/{job_id}/resume", **legacy(action("legacy_jobs_resume", NEW_OR_EXISTING, "resume_job", "Resume a job"))
 )
 def legacy_jobs_resume(request: ApiRequest, job_id: Id, body: ReasonBody) -> HttpResponse:
     """Use `POST /api/jobs/{job_id}/resume`."""
@@ -116,7 +118,7 @@ def legacy_jobs_resume(request: ApiRequest, job_id: Id, body: ReasonBody) -> Htt
 
 @router.post(
     "/targets/{key}/jobs/{job_id}/resume",
-    **legacy(action("legacy_targets_resume", JOB_OR_RETRY, "resume_job", "Resume a job of a target")),
+    **legacy(action("legacy_targets_resume", NEW_OR_EXISTING, "resume_job", "Resume a job of a target")),
 )
 def legacy_targets_resume(
     request: ApiRequest, key: Key, job_id: Id, query: TenantQuery, body: ReasonBody

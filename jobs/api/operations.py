@@ -65,8 +65,9 @@ def lookup(name: str, response: Any, summary: str, **options: Any) -> dict[str, 
 
 
 def submission(name: str, response: Any, summary: str, **options: Any) -> dict[str, Any]:
-    """Same as `operation`, for a POST that creates jobs and returns 201."""
-    return operation(name, {201: response}, summary, scope="submit", body=True, problems=[409], **options)
+    """Same as `operation`, for a POST that creates jobs. `response` is a schema for 201, or {status: schema}."""
+    created = response if isinstance(response, dict) else {201: response}
+    return operation(name, created, summary, scope="submit", body=True, problems=[409], **options)
 
 
 def action(name: str, response: Any, permission: str, summary: str, **options: Any) -> dict[str, Any]:

@@ -39,11 +39,12 @@ from jobs.models.payload import PARAMS, read_by_id
 from jobs.payload_visibility import get_public_reason
 from jobs.policies.admission import Denied
 from jobs.redaction import redact
-from jobs.serializers import format_time, mark_truncated, serialize_columns
+from jobs.serializers import mark_truncated, serialize_columns
 from jobs.services import jobs as job_services
 from jobs.services import remote
 from jobs.services.remote import REMOTE_STATES, RemoteStart
 from jobs.states import Status, StopMode
+from jobs.time_text import format_time
 from jobs.validation import fields
 
 router = Router(tags=["remote workers"])
@@ -53,7 +54,10 @@ INTENT_COLUMNS = (
     *("addon_id", "job_type", "cost_units", "constraints", "expected_duration_sec", "time_sensitive"),
     *("max_runtime_sec", "tags", "tenant", "target", "deadline_at", "reserved_until"),
 )
-START_COLUMNS = ("lease_expires_at", "checkpoint", "attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used")
+START_COLUMNS = (
+    *("lease_expires_at", "checkpoint", "attempt", "fence", "max_runtime_sec", "token_limit", "tokens_used"),
+    "group_id",
+)
 PRIORITY_NAMES = {number: name for name, number in fields.PRIORITIES.items()}
 DEFAULT_OFFERS = 10
 ADDON_ID = {**f.NAME, "description": "Left out: jobs of every addon that the token may work for."}
@@ -209,6 +213,9 @@ class SubmittedOut(Out):
     state: State
 
 
+NEW_OR_EXISTING = {200: SubmittedOut, 201: SubmittedOut}
+
+
 class KickOut(Out):
     dispatched: int
 
@@ -230,6 +237,8 @@ class StartOut(Out):
     max_runtime_sec: float | None
     token_limit: int | None
     tokens_used: int
+    group_id: Id | None = Field(description="Null for a job in no group.")
+    context: JsonObject = Field(description="What JOB_CONTEXT returned at its submission; empty if there is none.")
 
 
 class BeatOut(Out):
@@ -267,7 +276,8 @@ class Said(RequestBody):
 
 
 @router.post(
-    f"{QUEUE}/jobs/submit", **submission("queue_submit", SubmittedOut, "Submit a job intent", **WITH_IDEMPOTENCY_KEY)
+    f"{QUEUE}/jobs/submit",
+    **submission("queue_submit", NEW_OR_EXISTING, "Submit a job intent", **WITH_IDEMPOTENCY_KEY),
 )
 def queue_submit(request: ApiRequest, body: Annotated[IntentIn, JsonBody()]) -> HttpResponse:
     """It waits in the same queue as every other job, in the same order and under the same limits, until a remote
@@ -348,7 +358,9 @@ def queue_start(request: ApiRequest, job_id: Id, body: Annotated[StartIn, JsonBo
     row = remote.start(pk, token.pk, body.given_fields(), token_name=token.name)
     lease = {"lease_id": str(row.lease_token), "lease_sec": conf.LEASE_SEC, "heartbeat_sec": conf.HEARTBEAT_SEC}
     columns = serialize_columns(row, START_COLUMNS)
-    return json_response({"job_id": str(row.pk), **lease, "payload": row.params, **columns})
+    return json_response(
+        {"job_id": str(row.pk), **lease, "payload": row.params, "context": row.context or {}, **columns}
+    )
 
 
 @router.post(

@@ -23,6 +23,7 @@ from jobs.registry import registry
 from jobs.services import limits
 from jobs.states import Status
 from jobs.stats import live_counts, queries
+from jobs.time_text import format_time
 from jobs.validation import fields
 
 router = Router()
@@ -135,7 +136,7 @@ def stats_get(request: ApiRequest, query: Annotated[StatsFilters, StrictQuery()]
         "recovered_24h": queries.count_recovered(timedelta(days=1), tenant),
         "workers": workers.states,
         "slots": {"total": workers.slots, "busy": workers.busy, "stuck": workers.stuck},
-        "as_of": serializers.format_time(counts.at),
+        "as_of": format_time(counts.at),
     }
     return json_response(document)
 
@@ -167,7 +168,7 @@ class LimitOut(Out):
 
 
 class LimitIn(RequestBody):
-    """Only the given fields change; `reset` drops the override and excludes all others but `reason`.
+    """Only the given fields change; `reset` drops the override and excludes all others but `reason`; a pause stays.
 
     A rate is a whole number per s, min, h or day: `60/min`. Null removes it. `burst` needs a `rate`.
     """

@@ -13,7 +13,7 @@ from jobs import serializers
 from jobs.api import field_schemas as f
 from jobs.api.auth import ApiRequest, Principal
 from jobs.api.idempotency import WITH_IDEMPOTENCY_KEY, submit_job
-from jobs.api.job_schemas import JobOut, RunIn
+from jobs.api.job_schemas import NEW_OR_EXISTING, RunIn
 from jobs.api.operations import action, lookup, operation
 from jobs.api.pagination import Order, Paged, paginate
 from jobs.api.request_params import JsonBody, OptionalJsonBody, RequestBody, StrictQuery, body_config, validated_by
@@ -154,13 +154,18 @@ def templates_delete(request: ApiRequest, template_id: Id) -> HttpResponse:
 @router.post(
     "/job-templates/{template_id}/run",
     **action(
-        "templates_run", {201: JobOut}, "run_jobtemplate", "Run a template", scope="submit", **WITH_IDEMPOTENCY_KEY
+        "templates_run",
+        NEW_OR_EXISTING,
+        "run_jobtemplate",
+        "Run a template",
+        scope="submit",
+        **WITH_IDEMPOTENCY_KEY,
     ),
 )
 def templates_run(request: ApiRequest, template_id: Id, body: Annotated[RunIn, OptionalJsonBody()]) -> HttpResponse:
     """Submits a job with the fields of the template, overridden by those given here. A param that
     `overridable` does not permit: 422 `not_overridable`. With an idempotency key, a repeated run returns the job that
-    the first one created."""
+    the first one created. 200 if its unique key is taken: with the job that has it."""
     template = templates.get(template_id, tenant=request.auth.tenant)
     return submit_job(request, {**body.given_fields(), "template": template.name, "tenant": template.tenant})
 

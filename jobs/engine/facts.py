@@ -46,15 +46,21 @@ def gather_facts_by_id(jobs: Sequence[Job]) -> dict[UUID, JobFacts]:
             in_backoff=job.retry_of_id is not None and _is_scheduled(job.gate, job.not_before),
             waits_in_group=job.pk in blocked,
             superseded_by=latest.get(job.pk),
+            retry_key=_get_retry_key(job),
             key_holder_id=key_holders.get(job.pk),
         )
         for job in jobs
     }
 
 
+def _get_retry_key(job: Job) -> tuple[str, str] | None:
+    """Return the tenant and the unique key that a retry of the job carries; None if it carries none."""
+    return None if job.unique_key is None or job.unique_until != UniqueUntil.END else (job.tenant, job.unique_key)
+
+
 def _find_key_holders(jobs: Iterable[Job]) -> dict[UUID, UUID]:
     """Return the live job with the same unique key, by job id, for each job whose retry would carry that key."""
-    keys = {job.pk: (job.tenant, job.unique_key) for job in jobs if job.unique_until == UniqueUntil.END}
+    keys = {job.pk: key for job in jobs if (key := _get_retry_key(job)) is not None}
     if not keys:
         return {}
     is_end = Q(unique_until=SqlLiteral(str(UniqueUntil.END)), status__in=sql_literals(sorted(LIVE)))

@@ -34,7 +34,7 @@ from jobs.engine.transitions import (
 )
 from jobs.errors import NotFound, UniqueKeyTaken, WrongState
 from jobs.models import Gate, GroupVerb, Job, JobGroup, JobRun
-from jobs.models.expressions import from_now, sql_literals
+from jobs.models.expressions import from_now
 from jobs.process_identity import beat_fields
 from jobs.redaction import redact
 from jobs.states import (
@@ -46,6 +46,7 @@ from jobs.states import (
     Status,
     StopMode,
 )
+from jobs.time_text import format_time
 from jobs.validation.sanitize import sanitize_text
 
 
@@ -220,7 +221,7 @@ def _shorten_values(values: dict[str, Any]) -> dict[str, Any]:
     """Return masked values; one that is longer than CHANGE_LENGTH as JSON becomes the beginning of its text."""
     shown: dict[str, Any] = {}
     for name, value in values.items():
-        masked = redact(value.isoformat() if isinstance(value, datetime) else value)
+        masked = redact(format_time(value) if isinstance(value, datetime) else value)
         text = json.dumps(masked, ensure_ascii=False)
         shown[name] = masked if len(text) <= CHANGE_LENGTH else sanitize_text(text, CHANGE_LENGTH)
     return shown
@@ -312,6 +313,6 @@ def _head_position(job: Job) -> int:
     """Return the position before all waiting jobs of the same priority and target."""
     if job.lane_id is None:
         return job.position
-    waiting = Job.objects.filter(lane_id=job.lane_id, gate__in=sql_literals([Gate.LANE, Gate.READY]))
+    waiting = Job.objects.in_lanes().filter(lane_id=job.lane_id)
     first = waiting.filter(priority=job.base_priority).order_by("position").values_list("position", flat=True).first()
     return job.position if first is None else min(job.position, first - 1024)

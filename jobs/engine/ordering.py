@@ -14,7 +14,6 @@ from jobs.engine.sql.spread import spread_positions
 from jobs.engine.transitions import add_event, get_job, lock_job, require_allowed
 from jobs.errors import InvalidInput, WrongState
 from jobs.models import Job
-from jobs.models.expressions import sql_literals
 from jobs.models.job import JobQuerySet
 from jobs.states import WAITING, EventKind
 
@@ -107,7 +106,7 @@ def _lock_movable(job_id: UUID) -> Job:
 
 
 def _peers(job: Job) -> JobQuerySet:
-    return Job.objects.filter(tenant=job.tenant, priority=job.priority, status__in=sql_literals(sorted(WAITING)))
+    return Job.objects.waiting().filter(tenant=job.tenant, priority=job.priority)
 
 
 def _before(job: Job) -> Q:

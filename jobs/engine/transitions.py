@@ -116,7 +116,7 @@ def apply_transition(
 
 
 def log_after_commit(jobs: Sequence[tuple[UUID, str]], kind: EventKind, *, actor: Actor, reason: str) -> None:
-    """Log the end of jobs, given by id and type, in one line after the commit: cancelled, by this actor, say."""
+    """Log the end of jobs, given by id and type, in one line after the commit, with its actor and its reason."""
     if not logger.isEnabledFor(logging.INFO):
         return
     names = ", ".join(f"{job_id} ({job_type})" for job_id, job_type in jobs[:NAMES_IN_LINE])

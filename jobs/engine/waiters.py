@@ -2,8 +2,8 @@
 
 The thread follows each retry chain to its latest attempt and sets the result of the caller's future. On PostgreSQL it
 listens, and a row (`Waiter`) asks the statement that ends a job for a notification. The row may be committed while that
-statement runs, which then sends none; so the thread also looks by itself: soon at first, ever less often later. On
-SQLite it looks after each commit.
+statement runs, which then sends none; so the thread also polls: soon at first, ever less often later. On SQLite it
+polls after each commit.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from jobs.states import TERMINAL
 logger = logging.getLogger("jobs.waiting")
 FIRST_POLL_SEC = 0.05
 MAX_POLL_SEC, MAX_LISTENING_POLL_SEC = 1.0, 5.0
-COMMIT_POLL_SEC = 0.02  # how often SQLite's file is asked for commits
-LINGER_SEC = 1.0  # the thread keeps its connection for so long after the last call
+COMMIT_POLL_SEC = 0.02  # how often SQLite's file is checked for commits
+IDLE_SEC = 1.0  # the thread keeps its connection for so long after the last call
 ROW_SEC, RENEW_SEC = 60.0, 20.0
 BATCH_SIZE = 500
 
@@ -72,7 +72,7 @@ def describe_state(status: str, attempt: int) -> str:
 
 
 def delete_expired_rows() -> int:
-    """Delete the rows of processes that are gone. Looks before it writes."""
+    """Delete the rows of processes that are gone. Reads before it writes."""
     expired = Waiter.objects.filter(expires_at__lt=Now())
     return expired.delete()[0] if expired.exists() else 0
 
@@ -93,13 +93,13 @@ def _add_call(call: Call) -> None:
     thread.wake()
 
 
-def _forget_thread() -> None:
+def _reset_after_fork() -> None:
     """Start anew in a forked process: it has no threads."""
     global _lock, _thread
     _lock, _thread = threading.Lock(), None
 
 
-os.register_at_fork(after_in_child=_forget_thread)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 class WaiterThread(threading.Thread):
@@ -125,11 +125,11 @@ class WaiterThread(threading.Thread):
             while not self._is_over():
                 try:
                     with self._outage.survive(rejections=False):
-                        if self._listener.start():  # it has missed what was sent before
+                        if self._listener.start():  # it has missed earlier notifications
                             self._poll_at = 0.0
                         self._run_round()
                 except Exception as error:  # noqa: BLE001 — the callers get it
-                    for call in self._take_all():
+                    for call in self._remove_calls():
                         _resolve(call, error)
             close_connection()
 
@@ -143,23 +143,23 @@ class WaiterThread(threading.Thread):
                 self._pause, self._poll_at = FIRST_POLL_SEC, 0.0
             if self._calls:
                 self._idle_since = time.monotonic()
-            elif time.monotonic() - self._idle_since > LINGER_SEC:
+            elif time.monotonic() - self._idle_since > IDLE_SEC:
                 if _thread is self:
                     _thread = None
                 return True
         return False
 
-    def _take_all(self) -> list[Call]:
+    def _remove_calls(self) -> list[Call]:
         with _lock:
             calls, self._calls, self.new_calls = self._calls + self.new_calls, [], []
         return calls
 
     def _run_round(self) -> None:
-        """Look at what may have ended, then wait for news."""
+        """Check the jobs that may have ended, then wait for a notification or a commit."""
         now = time.monotonic()
         is_due = any(call.deadline is not None and call.deadline <= now for call in self._calls)
         if now >= self._poll_at or is_due:
-            self._look(None)
+            self._check_jobs(None)
             self._poll_at = time.monotonic() + self._pause
             longest = MAX_LISTENING_POLL_SEC if self._listener.is_listening else MAX_POLL_SEC
             self._pause = min(self._pause * 2, longest)
@@ -169,22 +169,22 @@ class WaiterThread(threading.Thread):
             if self.new_calls:
                 return
         self._outage.mark_active()
-        news = self._listener.wait(self._next_wait(), COMMIT_POLL_SEC)
-        if news is None or news:
-            self._look(news)
+        ended_ids = self._listener.wait(self._next_wait(), COMMIT_POLL_SEC)
+        if ended_ids is None or ended_ids:
+            self._check_jobs(ended_ids)
             self._delete_rows()
 
     def _next_wait(self) -> float:
-        """Return how many seconds to wait for news at most."""
+        """Return for how many seconds to wait at most."""
         if not self._calls:
-            return LINGER_SEC
+            return IDLE_SEC
         deadlines = [call.deadline for call in self._calls if call.deadline is not None]
         return max(min([self._poll_at, *deadlines]) - time.monotonic(), 0.0)
 
-    def _look(self, job_ids: Collection[UUID] | None) -> None:
+    def _check_jobs(self, job_ids: Collection[UUID] | None) -> None:
         """Resolve the calls whose jobs have ended: of these jobs, or of all.
 
-        A row that was inserted now may be too late for an end that was committed before it: look again.
+        A row that was inserted now may be too late for an end that was committed before it: read again.
         """
         self._read(job_ids)
         while self._insert_rows():

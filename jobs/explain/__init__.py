@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.utils import timezone
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
+from jobs import clock
 from jobs.explain.facts import Facts, can_run, list_workers, load_facts, load_queue
 from jobs.explain.forecast import AHEAD_LIMIT, make_forecast
 from jobs.explain.reasons import (
@@ -29,8 +29,8 @@ from jobs.explain.reasons import (
 from jobs.models import Gate, Job, Target
 from jobs.models.job import STATUS_IN_SENTENCE
 from jobs.policies.concurrency import Flow
-from jobs.serializers import format_time
 from jobs.states import ACTIVE, Status
+from jobs.time_text import format_time
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class _SharedFacts:
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         lanes = {job.lane_id for job in jobs if job.lane_id is not None and job.gate != Gate.CLOSED}
-        self.now = timezone.now()
+        self.now = clock.now()
         self.targets = {target.pk: target for target in (Target.objects.filter(pk__in=lanes) if lanes else ())}
         holders = Job.objects.filter(lane_id__in=lanes, holds_lane=True).only("lane_id", "holds_lane", "status")
         self.holders = {job.lane_id: job for job in (holders if lanes else ())}

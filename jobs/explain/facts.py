@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from django.db.models import OuterRef, Q, Subquery
 from django.db.models.functions import Now
-from django.utils import timezone
 
-from jobs.conf import conf
 from jobs.errors import NotFound
-from jobs.models import ConcurrencyLimit, Gate, GroupMode, Job, JobEvent, Lease, LeaseKind, Target, Worker, WorkerState
+from jobs.models import (
+    ConcurrencyLimit,
+    Gate,
+    GroupMode,
+    Job,
+    JobEvent,
+    Lease,
+    LeaseKind,
+    LimitScope,
+    Target,
+    Worker,
+    WorkerState,
+)
 from jobs.models.expressions import sql_literals
+from jobs.models.worker import heartbeat_timeout
 from jobs.policies.concurrency import Flow, InUse, Limit
 from jobs.rates import make_buckets
 from jobs.services import admission, remote
@@ -140,8 +151,8 @@ def load_queue() -> QueueFacts:
 
 def list_workers() -> tuple[list[Worker], list[Worker]]:
     """Return the workers that claim jobs, and those that only finish what they run; both with recent heartbeats."""
-    last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
-    workers = list(Worker.objects.filter(heartbeat_at__gt=last_lease).exclude(state=WorkerState.STOPPED))
+    recent = Worker.objects.filter(heartbeat_at__gt=Now() - heartbeat_timeout())
+    workers = list(recent.exclude(state=WorkerState.STOPPED))
     claiming = [worker for worker in workers if worker.is_claiming]
     return claiming, [worker for worker in workers if not worker.is_claiming]
 
@@ -158,9 +169,22 @@ def can_run(worker: Worker, flow: Flow) -> bool:
     )
 
 
-def to_limit(row: ConcurrencyLimit, now: datetime | None = None) -> Limit:
-    """Return the limit of a row, with the buckets of its rates as they are now."""
-    return Limit(row.scope, row.key, row.max, row.paused, buckets=make_buckets(row, now or timezone.now()))
+def can_serve(worker: Worker, limit: ConcurrencyLimit) -> bool:
+    """Return whether a worker may run jobs under a limit."""
+    serves = worker.serves
+    if limit.scope == LimitScope.RESOURCE and limit.key in serves.get("excluded_resources", ()):
+        return False
+    allowed = {
+        LimitScope.JOB_TYPE: serves.get("types", ()),
+        LimitScope.RESOURCE: serves.get("resources"),
+        LimitScope.TENANT: [tenant] if (tenant := serves.get("tenant")) else None,
+    }.get(LimitScope(limit.scope))
+    return allowed is None or limit.key in allowed
+
+
+def to_limit(row: ConcurrencyLimit, now: datetime) -> Limit:
+    """Return the limit of a row, with the buckets of its rates as they are now, by the clock of the database."""
+    return Limit(row.scope, row.key, row.max, row.paused, buckets=make_buckets(row, now))
 
 
 def _find_predecessor(job: Job) -> Job | None:
@@ -182,7 +206,7 @@ def _list_lane(job: Job) -> list[Job]:
 
 _OF_LANE = Job.objects.filter(lane_id=OuterRef("lane_id"))
 _HOLDER = _OF_LANE.filter(holds_lane=True).order_by("-pk").values("pk")[:1]
-_HEAD = _OF_LANE.filter(gate__in=sql_literals([Gate.LANE, Gate.READY])).in_dispatch_order().values("pk")[:1]
+_HEAD = _OF_LANE.in_lanes().in_dispatch_order().values("pk")[:1]
 
 
 def _list_waiting_calls() -> list[Lease]:

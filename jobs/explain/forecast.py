@@ -27,6 +27,7 @@ from jobs.states import Status
 from jobs.stats.queries import ActiveJobs
 
 AHEAD_LIMIT = 10_000  # the count of jobs ahead stops here
+MAX_WAIT_SEC = 365.0 * 86_400  # a later start is not predicted: its time might be beyond the calendar
 MEASURED_WINDOW = timedelta(hours=1)  # of the run times that predictions are made from
 DUE_WINDOW = timedelta(minutes=1)  # jobs that become due in it before a scheduled job may still run then
 IN_QUEUE, IN_TARGET, DUE_BEFORE = 0, 1, 2  # where a job is ahead
@@ -62,13 +63,13 @@ def make_forecast(facts: Facts, reasons: Sequence[Reason]) -> Forecast:
         return Forecast(ahead, waits_in_queue=ahead > 0 and not codes)
     queue = _Queue(facts, [row for row in rows if row.place == IN_QUEUE])
     waits_in_queue = queue.delays_start and not is_scheduled and not codes & {*NEEDS_OPERATOR, "target_busy"}
-    # How many other targets have such a job ahead of it is known when they are made ready.
+    # Other targets may have such a job ahead of it: their number is known when they are made ready.
     is_made_ready_next = job.gate == Gate.LANE and "target_busy" not in codes
     is_unknown = facts.is_denied or facts.reservations or is_made_ready_next or not admission.is_plain()
     if codes & NEEDS_OPERATOR or is_unknown:
         return Forecast(ahead, waits_in_queue)
     wait_sec = _estimate_wait_sec(facts, queue, rows)
-    if wait_sec is None:
+    if wait_sec is None or wait_sec > MAX_WAIT_SEC:
         return Forecast(ahead, waits_in_queue)
     start_at = facts.now + timedelta(seconds=wait_sec)
     return Forecast(ahead, waits_in_queue, max(start_at, job.not_before or start_at))
@@ -82,10 +83,9 @@ def _estimate_wait_sec(facts: Facts, queue: _Queue, rows: Sequence[JobsAhead]) -
     waits = [0.0 if queue.has_slot_now else queue.estimate_wait_sec(run_times), queue.estimate_rate_wait_sec()]
     for other in facts.lane:
         if other.status == Status.RUNNING:
-            flow = Flow(other.tenant, other.job_type, other.resource, other.addon_id)
             is_resumed = int(other.fence > other.attempt)
             running = (other.expected_duration_sec, other.progress, other.dispatched_at, is_resumed)
-            waits.append(run_times.estimate_rest(ActiveJobs(flow, "", 1, *running), facts.now))
+            waits.append(run_times.estimate_rest(ActiveJobs(Flow.of(other), "", 1, *running), facts.now))
         elif other.gate == Gate.TIME and other.pk != facts.job.pk:  # a retry in its backoff holds the target
             waits.append(None)
     in_target = [row for row in rows if row.place == IN_TARGET]

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from jobs.explain.facts import QueueFacts, can_run, load_queue, to_limit
-from jobs.explain.forecast import RunTimes
+from jobs.explain.forecast import MAX_WAIT_SEC, RunTimes
 from jobs.models import Gate, Job
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow, InUse, Limit, count_free
@@ -59,7 +59,7 @@ class _Simulation:
         self.clock_sec = 0.0
         self._workers = queue.workers
         self._free = [max(worker.slots - worker.stuck - queue.count_busy(worker), 0) for worker in queue.workers]
-        self._limits = [to_limit(row) for row in queue.limits]
+        self._limits = [to_limit(row, now) for row in queue.limits]
         self._active: Counter[Limit] = Counter()
         # The starts that pauses, rates and tokens allow now; when rates allow more is not simulated.
         starts_left = ((limit, count_free(replace(limit, max=None), InUse())) for limit in self._limits)
@@ -93,7 +93,7 @@ class _Simulation:
 
     def wait_for_end(self) -> bool:
         """Go on to the next end of a job. Return False if there is none, or no time after it could be known."""
-        if not self._ends or self._has_unknown_end:
+        if not self._ends or self._has_unknown_end or self._ends[0].at_sec > MAX_WAIT_SEC:
             return False
         end = heapq.heappop(self._ends)
         self.clock_sec = end.at_sec

@@ -18,9 +18,8 @@ from jobs.models.limit import LimitScope
 from jobs.models.run import describe_actor
 from jobs.payload_visibility import get_public_reason
 from jobs.rates import Buckets
-from jobs.serializers import format_time
 from jobs.states import ACTIVE, DEFAULT_PAUSE_REASON, EventKind, Status
-from jobs.time_text import format_clock
+from jobs.time_text import format_clock, format_time
 
 CAUSE_LENGTH = 500  # of the reason that an operator or a handler gave, within a sentence
 NEEDS_OPERATOR = {"held", "paused", "target_paused", "target_blocked", "scope_paused", "no_worker"}
@@ -82,6 +81,8 @@ def _pending_reasons(facts: Facts) -> Iterator[Reason]:
         values = {"job": other.pk, "status": STATUS_IN_SENTENCE[Status(other.status)], "place": place}
         message = _("waiting for job %(job)s, place %(place)s of its group, which is %(status)s") % values
         yield Reason("predecessor", message, blocking_job_id=other.pk)
+    elif not facts.job.hold:
+        yield Reason("predecessor", _("waiting for the end of an action on its group"))
     if facts.job.hold:
         event = facts.events.get(EventKind.HELD)
         since, actor = None if event is None else event.at, _find_actor(event)

@@ -146,6 +146,11 @@ def parse_worker_name(name: str | None) -> str | None:
     return name
 
 
+def get_option(name: str) -> str:
+    """Return an option as it is entered, by the name of its value."""
+    return f"--{name.replace('_', '-')}"
+
+
 def parse_priority(text: str) -> int | str:
     """Return a number, or the text for the service to validate."""
     return int(text) if text.isascii() and text.isdigit() else text

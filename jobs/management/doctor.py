@@ -29,12 +29,13 @@ from jobs.checks import TAG
 from jobs.conf import conf, get_raw_settings, read_settings
 from jobs.models import ConcurrencyLimit, Gate, Job, Worker, WorkerState
 from jobs.models.limit import LimitScope
+from jobs.models.worker import heartbeat_timeout
 from jobs.notifications import Listener, check_delivery
 from jobs.outages import OUTAGE_ERRORS
 from jobs.process_identity import ProcessIdentity
 from jobs.triggers import find_missing_triggers
 
-MAX_SKEW_SEC, MIN_HEARTBEAT_AGE_SEC, LONG_WAIT_SEC = 5.0, 30.0, 60.0
+MAX_SKEW_SEC, LONG_WAIT_SEC = 5.0, 60.0
 STYLESHEET = "jobs/console.css"
 WORKER_CONNECTIONS = 8  # that a worker needs besides those of its handlers, at most; docs/connections.md counts them
 
@@ -282,5 +283,5 @@ def _check_leases() -> Findings:
 
 def _list_workers() -> list[Worker]:
     """Return the workers with recent heartbeats."""
-    last_lease = Now() - timedelta(seconds=max(conf.LEASE_SEC, MIN_HEARTBEAT_AGE_SEC))
-    return list(Worker.objects.filter(heartbeat_at__gt=last_lease).exclude(state=WorkerState.STOPPED))
+    recent = Worker.objects.filter(heartbeat_at__gt=Now() - heartbeat_timeout())
+    return list(recent.exclude(state=WorkerState.STOPPED))

@@ -12,6 +12,7 @@ from jobs.explain import Explanation, explain
 from jobs.management import base
 from jobs.models import Job, JobEvent, JobLog
 from jobs.states import Status
+from jobs.time_text import format_time
 from jobs.validation.sanitize import escape_unprintable
 
 HEADINGS = ("ID", "STATUS", "TYPE", "TARGET", "AGE", "NOTE")
@@ -48,7 +49,7 @@ def format_explanation(explanation: Explanation) -> Iterable[str]:
     if explanation.ahead:
         yield f"ahead: {explanation.ahead}"
     if explanation.predicted_start_at is not None:
-        yield f"may start: {serializers.format_time(explanation.predicted_start_at)}"
+        yield f"may start: {format_time(explanation.predicted_start_at)}"
 
 
 def format_job(job: Job) -> Iterable[str]:

@@ -14,7 +14,7 @@ from django.utils.translation import pgettext_lazy
 from jobs.ids import uuid7
 from jobs.models.expressions import SqlLiteral, sql_literals
 from jobs.models.routing import RoutedManager
-from jobs.states import ACTIVE, LIVE, RUN_STATUSES, TERMINAL, Status, StopMode, UniqueUntil
+from jobs.states import ACTIVE, LIVE, RUN_STATUSES, TERMINAL, WAITING, Status, StopMode, UniqueUntil
 
 STATUS_LABELS = {
     Status.PENDING: pgettext_lazy("job status", "Pending"),
@@ -73,8 +73,22 @@ class JobQuerySet(models.QuerySet["Job"]):
     def running(self) -> JobQuerySet:
         return self.filter(status=Status.RUNNING)
 
+    # The conditions of partial indexes.
+
     def active(self) -> JobQuerySet:
         return self.filter(status__in=sql_literals(sorted(ACTIVE)))
+
+    def waiting(self) -> JobQuerySet:
+        """Return the PENDING and QUEUED jobs."""
+        return self.filter(status__in=sql_literals(sorted(WAITING)))
+
+    def in_lanes(self) -> JobQuerySet:
+        """Return the jobs that wait for their target or for a slot; those with a target are in its lane."""
+        return self.filter(gate__in=sql_literals([Gate.LANE, Gate.READY]))
+
+    def of_rare_status(self, status: Status) -> JobQuerySet:
+        """Return the jobs with one of RARE_STATUSES."""
+        return self.filter(status__in=sql_literals(RARE_STATUSES), status=status)
 
     def latest_attempts(self) -> JobQuerySet:
         """Return the last job of each retry chain."""

@@ -5,15 +5,25 @@ Recovery does not read these tables: it reads leases. The unique index of names 
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from jobs.conf import conf
 from jobs.ids import uuid7
 from jobs.models.routing import RoutedManager
 from jobs.process_identity import ProcessIdentity
+
+IDLE_BEAT_SEC = 5.0  # how often an idle worker writes its row
+
+
+def heartbeat_timeout() -> timedelta:
+    """Return how old the last heartbeat of a live worker can be."""
+    return timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
 
 
 class WorkerState(models.TextChoices):

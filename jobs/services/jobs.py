@@ -18,9 +18,10 @@ from pydantic_core import from_json
 
 from jobs import db, ids
 from jobs.actors import PYTHON, Actor
-from jobs.engine import facts, lifecycle, ordering, transitions, unique_keys
+from jobs.engine import facts, lifecycle, ordering, transitions
 from jobs.engine.insert import insert_job, insert_jobs
-from jobs.engine.job_spec import COLUMNS, JobSpec
+from jobs.engine.job_spec import COLUMNS, JobSpec, dump_json
+from jobs.engine.sql import unique_keys
 from jobs.engine.sql.insert import EventData, InsertedJob
 from jobs.errors import IdempotencyKeyReused, InvalidInput, UniqueKeyTaken
 from jobs.models import Job, JobEvent
@@ -32,7 +33,12 @@ from jobs.validation.retry_policy import merge_retry_options
 JobId = UUID | str
 REASON_LENGTH = validation.REASON_LENGTH
 KEY_BATCH_SIZE = 500
+REPLACE_LIMIT = 200  # jobs that one call may replace: each is an edit of its own, in one transaction
 KEY_ATTEMPTS = 100  # how often a unique key may be taken and be free again during one submission
+DUPLICATED_FIELDS = (
+    *("tenant", "target", "resource", "cost_units", "constraints", "expected_duration_sec", "max_runtime_sec"),
+    *("token_limit", "max_retries", "retry_policy", "tags"),
+)
 REPLACED_REASON = "replaced by a submission with its unique key"
 FACT_COLUMNS = facts.FACT_COLUMNS  # the columns that `get_facts_by_id` reads
 get_facts, get_facts_by_id = facts.gather_facts, facts.gather_facts_by_id  # they decide which actions can be applied
@@ -62,7 +68,10 @@ def enqueue(
 
 
 def submit(item: Mapping[str, Any], *, actor: Actor = PYTHON, reason: str = "") -> SubmitResult:
-    """Submit one job, given by the arguments of `enqueue`. Return it, and whether it was created now."""
+    """Submit one job, given by the arguments of `enqueue` (delays of retries as `retry_policy`).
+
+    Return it, and whether it was created now.
+    """
     spec = job_spec.build_spec(item)
     try:
         return submit_spec(spec, actor=actor, reason=reason)
@@ -101,21 +110,29 @@ def _find_existing(spec: JobSpec, actor: Actor, reason: str) -> Job | None:
             return job
     if spec.unique_key is None:
         return None
-    waiting_id = unique_keys.find_waiting_holder(spec)
-    holder_id = unique_keys.find_live_holder(spec) if waiting_id is None else waiting_id
-    job = None if holder_id is None else Job.objects.filter(pk=holder_id).first()
-    if job is None or job.is_terminal:
+    holder = _find_holder(spec)
+    job = None if holder is None else Job.objects.filter(pk=holder.id).first()
+    if holder is None or job is None or job.is_terminal:
         return None
-    if job.job_type != spec.job_type:
-        names = {"key": spec.unique_key, "job": job.pk, "type": job.job_type}
-        error = UniqueKeyTaken(_("The unique key “%(key)s” is in use by job %(job)s of type %(type)s.") % names)
-        error.holder_id = job.pk
-        raise error
-    if spec.on_conflict == OnConflict.RETURN or waiting_id is None or job.retry_of_id is not None:
-        return job  # a retry goes on from the checkpoint of these params, after the delay of its failure
+    if spec.on_conflict == OnConflict.RETURN or not holder.is_waiting or job.retry_of_id is not None:
+        return job  # a retry continues from the checkpoint of these params, after the delay of its failure
     changes = {"params": from_json(spec.params), "not_before": spec.not_before}
     job_spec.require_valid_times({"deadline_at": job.deadline_at, "not_before": spec.not_before})
     return lifecycle.update(job.pk, changes, actor=actor, reason=reason or REPLACED_REASON)
+
+
+def _find_holder(spec: JobSpec) -> unique_keys.Holder | None:
+    """Return the job that has the spec's unique key, or None. Raise UniqueKeyTaken if it does other work."""
+    holder = unique_keys.find_holder(db.connection(), spec)
+    if holder is None or holder.does_same_work(spec):
+        return holder
+    names = {"key": spec.unique_key, "job": holder.id, "type": holder.job_type, "addon": holder.addon_id}
+    text = _("The unique key “%(key)s” is in use by job %(job)s of type %(type)s.")
+    if holder.addon_id:
+        text = _("The unique key “%(key)s” is in use by job %(job)s of type %(type)s for addon %(addon)s.")
+    error = UniqueKeyTaken(text % names)
+    error.holder_id = holder.id
+    raise error
 
 
 def _build_job(spec: JobSpec, inserted: InsertedJob) -> Job:
@@ -127,7 +144,7 @@ def _build_job(spec: JobSpec, inserted: InsertedJob) -> Job:
 def enqueue_many(
     items: Iterable[Mapping[str, Any]], *, actor: Actor = PYTHON, reason: str = "", limit: int | None = None
 ) -> list[UUID]:
-    """Submit many jobs, all or none, each given by the arguments of `enqueue`. Return their ids in order."""
+    """Submit many jobs, all or none, each given by the arguments of `submit`. Return their ids in order."""
     if not isinstance(items, Iterable) or isinstance(items, Mapping | str):
         raise InvalidInput("jobs", _("must be a list"), "list_type")
     item_list = list(items)
@@ -135,6 +152,19 @@ def enqueue_many(
         raise InvalidInput("jobs", _("has more than %d entries") % limit, "too_long")
     specs = job_spec.build_specs(item_list)
     return _submit_specs(specs, actor, validation.parse_reason(reason)) if specs else []
+
+
+def duplicate(job_id: JobId, *, reason: str = "", actor: Actor = PYTHON) -> SubmitResult:
+    """Submit the work of a job again, with its context, as a new job: not a retry, in no group, due now.
+
+    Its keys are not copied. If the handler gives the new job a unique key that is taken, return the job that has it.
+    """
+    job = get(job_id)
+    fields = {name: getattr(job, name) for name in DUPLICATED_FIELDS}
+    fields |= {"addon_id": job.addon_id or None, "priority": job.base_priority}
+    spec = job_spec.build_spec({"job_type": job.job_type, "params": job.params, **fields})
+    spec.context = None if job.context is None else dump_json(job.context)
+    return submit_spec(spec, actor=actor, reason=reason)
 
 
 def get(job_id: JobId) -> Job:
@@ -236,6 +266,8 @@ def _column_defaults() -> dict[str, Any]:
 
 def _submit_specs(specs: list[JobSpec], actor: Actor, reason: str) -> list[UUID]:
     """Insert jobs, all or none, and return the id of the job of each spec."""
+    if sum(spec.unique_key is not None and spec.on_conflict == OnConflict.REPLACE for spec in specs) > REPLACE_LIMIT:
+        raise InvalidInput("jobs", _("has more than %d entries with on_conflict=replace") % REPLACE_LIMIT, "too_long")
     unique = _one_per_key(specs)
     has_keys = any(spec.idempotency_key is not None or spec.unique_key is not None for spec in unique)
     with db.atomic() if has_keys else nullcontext():
@@ -245,7 +277,8 @@ def _submit_specs(specs: list[JobSpec], actor: Actor, reason: str) -> list[UUID]
             existing = _existing_ids(rejected)
             unique_specs = [spec for spec in rejected if spec.id not in existing]
             for spec in sorted(unique_specs, key=lambda spec: (spec.tenant, spec.unique_key)):  # as they are inserted
-                existing[spec.id] = submit_spec(spec, actor=actor, reason=reason).job.pk
+                holder = _find_holder(spec) if spec.on_conflict == OnConflict.RETURN else None
+                existing[spec.id] = holder.id if holder else submit_spec(spec, actor=actor, reason=reason).job.pk
             return [existing.get(spec.id, spec.id) for spec in specs]
     return [spec.id for spec in specs]
 

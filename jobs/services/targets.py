@@ -18,9 +18,7 @@ from jobs.actors import PYTHON, Actor
 from jobs.engine.promoter import mark_dirty
 from jobs.errors import InvalidInput, NotFound
 from jobs.models import Action, Job, LaneMark, Target
-from jobs.models.expressions import sql_literals
 from jobs.services import activity
-from jobs.stats import queries
 from jobs.validation import fields
 
 logger = logging.getLogger("jobs.services.targets")
@@ -85,7 +83,7 @@ def create_missing_targets() -> None:
     missing_ids = list(marks.values_list("lane_id", flat=True).distinct()[:BATCH_SIZE])
     if not missing_ids:
         return
-    waiting = Job.objects.filter(lane_id__in=missing_ids, gate__in=sql_literals(queries.LANE_GATES)).order_by()
+    waiting = Job.objects.in_lanes().filter(lane_id__in=missing_ids).order_by()
     rows = sorted(waiting.values_list("lane_id", "tenant", "target").distinct())
     targets = [Target(id=target_id, tenant=tenant, key=key or "") for target_id, tenant, key in rows]
     with db.atomic():
@@ -97,7 +95,7 @@ def get_states(targets: Sequence[Target]) -> list[TargetState]:
     target_ids = [target.pk for target in targets]
     jobs = Job.objects.filter(lane_id__in=target_ids).defer("params", "checkpoint")
     holders: dict[UUID, Job] = {job.lane_id: job for job in jobs.filter(holds_lane=True) if job.lane_id}
-    waiting = jobs.filter(gate__in=sql_literals(queries.LANE_GATES)).order_by().values_list("lane_id")
+    waiting = jobs.in_lanes().order_by().values_list("lane_id")
     rows = waiting.annotate(Count("pk"), Min("created_at"))
     counts = {target_id: (count, oldest) for target_id, count, oldest in rows}
     return [TargetState(target, holders.get(target.pk), *counts.get(target.pk, (0, None))) for target in targets]

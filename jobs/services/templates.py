@@ -15,12 +15,10 @@ from jobs import db
 from jobs.actors import PYTHON, Actor
 from jobs.errors import Conflict, InvalidInput, InvalidParams, NotFound
 from jobs.models import Action, Job, JobTemplate
-from jobs.models.expressions import sql_literals
-from jobs.models.job import RARE_STATUSES
 from jobs.redaction import has_secret, restore
 from jobs.registry import registry
 from jobs.services import activity, job_spec
-from jobs.states import ACTIVE, Status
+from jobs.states import Status
 from jobs.validation import fields
 from jobs.validation.retry_policy import parse_retry_policy
 
@@ -111,10 +109,8 @@ def delete(template_id: UUID | str, *, tenant: str | None = None, actor: Actor =
     with db.atomic():
         template = _find(filter_by_tenant(tenant).select_for_update(no_key=True), template_id)
         jobs = Job.objects.filter(template_id=template.pk)
-        waiting = jobs.filter(status__in=sql_literals([Status.PENDING, Status.QUEUED]))
-        active = jobs.filter(status__in=sql_literals(sorted(ACTIVE)))
-        paused = jobs.filter(status__in=sql_literals(RARE_STATUSES), status=Status.PAUSED)
-        if waiting.exists() or active.exists() or paused.exists():
+        paused = jobs.of_rare_status(Status.PAUSED)
+        if jobs.waiting().exists() or jobs.active().exists() or paused.exists():
             raise TemplateInUse(_("Jobs of template “%s” have not finished.") % template.name)
         try:
             JobTemplate.objects.filter(pk=template.pk).delete()

@@ -6,7 +6,6 @@ A request is written into the worker's row, which the worker reads with its next
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from uuid import UUID
 
 from django.db.models.functions import Now
@@ -14,12 +13,11 @@ from django.utils.translation import gettext as _
 
 from jobs import clock, db
 from jobs.actors import PYTHON, Actor
-from jobs.conf import conf
 from jobs.engine.claim import ServedJobs
 from jobs.engine.worker import WorkerLoop, WorkerOptions, registration
-from jobs.engine.worker.registration import IDLE_BEAT_SEC
 from jobs.errors import Conflict, NotFound
 from jobs.models import Action, Worker, WorkerState
+from jobs.models.worker import heartbeat_timeout
 from jobs.process_identity import Liveness
 from jobs.services import activity
 from jobs.validation import fields
@@ -59,14 +57,12 @@ def stop(worker_id: UUID, *, reason: str = "", actor: Actor = PYTHON) -> Worker:
 
 def is_alive(worker: Worker) -> bool:
     """Return whether the worker has sent a heartbeat recently."""
-    if worker.state == WorkerState.STOPPED:
-        return False
-    return worker.heartbeat_at > clock.now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
+    return worker.state != WorkerState.STOPPED and worker.heartbeat_at > clock.now() - heartbeat_timeout()
 
 
 def has_running_worker() -> bool:
     """Return whether a worker that claims jobs sent a heartbeat recently and is not proven gone."""
-    rows = Worker.objects.filter(state=WorkerState.RUNNING, heartbeat_at__gt=registration.oldest_live_heartbeat())
+    rows = Worker.objects.filter(state=WorkerState.RUNNING, heartbeat_at__gt=Now() - heartbeat_timeout())
     return any(row.identity.liveness() != Liveness.GONE for row in rows)
 
 

@@ -15,15 +15,14 @@ from jobs.conf import conf
 from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
 from jobs.models.expressions import sql_literals
 from jobs.models.job import RARE_STATUSES, JobQuerySet
+from jobs.models.worker import heartbeat_timeout
 from jobs.policies.concurrency import Flow, InUse
-from jobs.states import ACTIVE, Status
+from jobs.states import Status
 
 SHOW_SILENT_SEC = 3600  # how long a worker without heartbeats is still shown
 FLOW_COLUMNS = ("tenant", "job_type", "resource", "addon_id")
-ACTIVE_STATUSES = tuple(sorted(ACTIVE))  # the condition of a partial index
-LANE_GATES = (Gate.LANE, Gate.READY)
 BLOCKED_TARGETS_LIMIT = 1000  # the count of blocked targets stops here
-SILENT = "SILENT"  # the state of a worker without a heartbeat for LEASE_SEC, whatever its row says
+SILENT = "SILENT"  # the state of a worker without a recent heartbeat, whatever its row has
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class ActiveJobs(NamedTuple):
 def get_oldest_waiting_job() -> Job | None:
     """Return the oldest of the jobs that wait for a slot or for their target, not for their time."""
     ready = Job.objects.filter(gate=Gate.READY)
-    in_lanes = Job.objects.filter(gate__in=sql_literals(LANE_GATES), lane__isnull=False)
+    in_lanes = Job.objects.in_lanes().filter(lane__isnull=False)
     oldest: list[tuple[datetime, UUID]] = []
     for waiting in (ready.filter(remote=False), ready.filter(remote=True), in_lanes):  # one index for each
         oldest += waiting.order_by("created_at", "id").values_list("created_at", "id")[:1]
@@ -138,8 +137,7 @@ def count_workers(tenant: str | None = None) -> WorkerCounts:
 
     With `tenant`, only those that serve it: workers of all tenants, and its own.
     """
-    last_lease = Now() - timedelta(seconds=conf.LEASE_SEC)
-    state = Case(When(heartbeat_at__gt=last_lease, then=F("state")), default=Value(SILENT))
+    state = Case(When(heartbeat_at__gt=Now() - heartbeat_timeout(), then=F("state")), default=Value(SILENT))
     columns = ("state_now", "slots", "busy", "stuck", "serves__tenant")
     online = online_workers().order_by().annotate(state_now=state)
     rows = [

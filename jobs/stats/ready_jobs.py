@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.db.models import BooleanField, Case, Count, F, Min, Q, Value, When
 from django.db.models.functions import Coalesce, Greatest
 
 from jobs import db
-from jobs.conf import conf
 from jobs.models import Gate, Job, LimitScope, Worker
 from jobs.models.expressions import SqlLiteral
+from jobs.models.worker import heartbeat_timeout
 from jobs.policies.concurrency import SCOPE_COLUMNS
 from jobs.stats.cache import RateLimitedCache
 
@@ -39,7 +39,7 @@ class ReadyJobs:
 
 
 def is_online(worker: Worker, now: datetime) -> bool:
-    return worker.heartbeat_at > now - timedelta(seconds=conf.LEASE_SEC)
+    return worker.heartbeat_at > now - heartbeat_timeout()
 
 
 def is_claiming(worker: Worker, now: datetime) -> bool:

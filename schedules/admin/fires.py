@@ -141,21 +141,21 @@ def draw_chart(fires: Sequence[FireOutcome]) -> SafeString | None:
         shape = OTHER if status is None else SHAPES.get(status, UNFINISHED)
         outcome = _("deleted") if status is None else STATUS_LABELS[status]
         title = f"{formats.date_format(timezone.localtime(due), 'Y-m-d H:i')} {outcome}"
-        bars.append(_bar(shape, index * (BAR_WIDTH + BAR_GAP), title))
+        bars.append(_build_bar(shape, index * (BAR_WIDTH + BAR_GAP), title))
     width = len(drawn) * (BAR_WIDTH + BAR_GAP)
     return format_html(SVG, width, CHART_HEIGHT, width, CHART_HEIGHT, label, format_html_join("", BAR, bars))
 
 
 def draw_legend() -> SafeString:
-    """Return what the bars of `draw_chart` mean."""
+    """Return the legend of the bars of `draw_chart`."""
     entries = []
     for shape, label in LEGEND:
-        bar = format_html(BAR, *_bar(shape, 0, label))
+        bar = format_html(BAR, *_build_bar(shape, 0, label))
         entries.append((format_html(SVG, BAR_WIDTH, CHART_HEIGHT, BAR_WIDTH, CHART_HEIGHT, label, bar), label))
     return format_html_join(" ", '<span class="jc-whole">{} {}</span>', entries)
 
 
-def _bar(shape: BarShape, x: int, title: Any) -> tuple[Any, ...]:
+def _build_bar(shape: BarShape, x: int, title: Any) -> tuple[Any, ...]:
     return (shape.kind, x, CHART_HEIGHT - shape.height - shape.raised, BAR_WIDTH, shape.height, title)
 
 

@@ -15,7 +15,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext_lazy, pgettext_lazy
+from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.http import require_http_methods
 
@@ -40,6 +40,7 @@ from jobs.errors import InvalidInput, JobSchedulerError
 from jobs.models import Job, JobTemplate
 from jobs.redaction import redact
 from jobs.registry import Handler, registry
+from jobs.services.jobs import SubmitResult
 from jobs.services.permissions import RUN_TEMPLATE
 from schedules import history, services, validation
 from schedules.admin import fires
@@ -246,7 +247,7 @@ OBJECT_ACTIONS = (
         _("Run selected schedules now"),
         ngettext_lazy("%(count)d schedule triggered", "%(count)d schedules triggered", "count"),
         f"{APP_LABEL}.trigger_schedule",
-        call_with_key(services.trigger),
+        call_with_key(services.submit_trigger),
     ),
     ObjectAction(
         "skip",
@@ -392,8 +393,18 @@ class ScheduleAdmin(ServiceBackedAdmin):
         obj.refresh_from_db(using=db.alias())
 
     def result_note(self, action: ObjectAction, results: list[Any]) -> Any:
-        jobs = [job for job in results if isinstance(job, Job)]
-        return format_html("{} {}", _now("Job:"), link(self.admin_site, Job, jobs[0].pk)) if len(jobs) == 1 else ""
+        submissions = [result for result in results if isinstance(result, SubmitResult)]
+        if len(submissions) == 1:
+            text = _now("Job:") if submissions[0].created else _now("No new job; this one has the key:")
+            return format_html("{} {}", text, link(self.admin_site, Job, submissions[0].job.pk))
+        if count := sum(not submission.created for submission in submissions):
+            text = ngettext(
+                "%d made no new job: its unique key is taken.",
+                "%d made no new job: their unique keys are taken.",
+                count,
+            )
+            return text % count
+        return ""
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
         return {"legend": fires.draw_legend()}

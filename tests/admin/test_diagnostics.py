@@ -51,7 +51,7 @@ def test_figures_have_a_unit_and_no_long_fraction(boss: Client) -> None:
     assert ("3.08 s" in text, "3 min 20 s" in text, "077" in text) == (True, True, False)
     assert "3.08 s" in boss.get(get_page_url(minute)).content.decode()
     text = read_list(boss, SystemSnapshot)
-    assert ("0.12" in text, "50%" in text, "0.1234" in text) == (True, True, False)
+    assert ("0.12" in text, "50 %" in text, "0.1234" in text) == (True, True, False)
 
 
 def test_a_lease_is_named_by_the_end_of_its_id(boss: Client) -> None:

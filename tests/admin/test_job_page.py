@@ -17,12 +17,15 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 import tests.sample_app.job_types  # noqa: F401  what is cloned must be a known type
+from jobs import job as declare
 from jobs.models import ConcurrencyLimit, Job
 from jobs.process_identity import ProcessIdentity
+from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.services import limits
 from jobs.states import Status
 from tests.factories import JobEventFactory, JobFactory, JobLogFactory, WorkerFactory, job_in
+from tests.sample_app.context import request_id
 from tests.support import executor
 from tests.support.admin_pages import get_list_url, get_page_url, read_messages
 from tests.support.admin_rows import create_all_rows
@@ -149,18 +152,48 @@ def test_who_may_not_see_the_payload_sees_neither_params_nor_artifacts_nor_logs(
     assert [word for word in ("params", "checkpoint", "artifact", "log") if f"hidden-{word}" not in everything] == []
 
 
+def test_the_unique_key_the_snoozes_and_the_context_of_a_job_are_on_its_page(boss: Client, looker: Client) -> None:
+    job = JobFactory.create(unique_key="user-7", unique_until="end", snooze_count=4711, context={"site": "hidden-site"})
+    page = boss.get(get_page_url(job))
+    assert dict(page.context["facts"])["Unique key"] == "<bdi>user-7</bdi>"
+    assert [word for word in ("its end", "4711", "hidden-site") if word not in page.content.decode()] == []
+    assert "hidden-site" not in get_page(looker, job)
+
+
 def test_a_clone_does_the_same_work_as_a_job_of_its_own(db: Any) -> None:
     client = log_in(create_reader("operator", "add_job"))
     fields: Any = {"target": "book-1", "priority": 70, "tags": ["a"], "idempotency_key": "once", "max_retries": 1}
+    fields |= {"retry_policy": {"base_sec": 60}, "unique_key": "note-1"}
     job = job_services.enqueue("tests.note", {"text": "hello"}, **fields)
     response = client.post(clone_url(job))
     made = Job.objects.exclude(pk=job.pk).get()
     assert response["Location"] == get_page_url(made)
-    same = ("job_type", "params", "target", "priority", "tags", "max_retries", "tenant")
+    same = ("job_type", "params", "target", "priority", "tags", "max_retries", "retry_policy", "tenant")
     assert {name: getattr(made, name) for name in same} == {name: getattr(job, name) for name in same}
-    assert (made.idempotency_key, made.retry_of_id, made.attempt) == (None, None, 1)
+    assert (made.idempotency_key, made.unique_key, made.retry_of_id, made.attempt) == (None, None, None, 1)
     assert (list_events(made)[0].actor_name, list_events(made)[0].reason) == ("operator", f"duplicate of {job.pk}")
     assert LogEntry.objects.get().object_id == str(made.pk)
+
+
+def test_a_clone_runs_in_the_context_of_the_job_and_not_of_the_operator(boss: Client, settings: Any) -> None:
+    settings.JOBSCHEDULER = {**settings.JOBSCHEDULER, "JOB_CONTEXT": "tests.sample_app.context.get_request_id"}
+    token = request_id.set("request 1")
+    job = job_services.enqueue("tests.note", {"text": "hello"})
+    request_id.reset(token)
+    boss.post(clone_url(job))
+    assert Job.objects.exclude(pk=job.pk).get().context == {"request_id": "request 1"}
+
+
+def test_a_clone_whose_handler_gives_it_a_unique_key_that_is_taken_says_so(boss: Client) -> None:
+    before = registry._handlers
+    handler = declare("tests.synced", unique_key="sync")(lambda: None)
+    try:
+        job = handler.enqueue()
+        response = boss.post(clone_url(job))
+    finally:
+        registry._handlers = before
+    assert "No new job; this one has the key:" in read_messages(response)
+    assert (Job.objects.get(), LogEntry.objects.count()) == (job, 0)
 
 
 def test_a_clone_takes_a_permission_and_a_post(looker: Client, boss: Client) -> None:

@@ -177,6 +177,18 @@ def test_things_with_names_are_found_by_the_beginning_of_the_name(boss: Client) 
     assert search(boss, '"nightly rep"', JobTemplate) == {template.pk}
 
 
+@pytest.mark.parametrize("term", ["demo", "tag:demo", "unknown:demo", "type:demo*"])
+def test_a_search_for_very_many_terms_is_refused_before_any_is_looked_for(term: str, boss: Client) -> None:
+    """Each is a condition of the statement, of which the databases take so many, or a statement of its own."""
+    JobFactory.create(tags=["unknown:demo"])
+    for model in SHOWN:
+        above, far_above = (f"{get_list_url(model)}?q={'+'.join([term] * count)}" for count in (21, 3000))
+        assert count_queries(boss, far_above) == count_queries(boss, above), model
+        response = boss.get(far_above)
+        assert not response.context["cl"].result_list, model
+        assert response.context["cl"].problem, model
+
+
 def test_every_search_box_says_what_it_finds(boss: Client) -> None:
     for model in SHOWN:
         assert "Search by " in boss.get(get_list_url(model)).content.decode(), model

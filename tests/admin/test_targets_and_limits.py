@@ -61,6 +61,16 @@ def test_a_page_shows_who_waits_in_order(boss: Client) -> None:
     assert waiting.index(str(urgent.pk)) < waiting.index(str(first.pk))
 
 
+@pytest.mark.parametrize("key", ['a "b" & c', "50% #1", "back\\slash", "plain"])
+def test_a_page_leads_to_all_jobs_of_its_target_whatever_its_name(boss: Client, key: str) -> None:
+    job_in(Status.RUNNING, target=key)
+    job_in(Status.RUNNING, target="another")
+    page = boss.get(get_page_url(TargetFactory.create(key=key)))
+    (table,) = page.context["tables"]
+    rows = boss.get(table["list_url"]).context["cl"].result_list
+    assert [job.target for job in rows] == [key]
+
+
 def test_a_target_is_paused_and_unpaused_under_ones_name_from_list_and_page(db: Any) -> None:
     client = log_in(create_reader("operator", "pause_target"))
     target = TargetFactory.create()
@@ -138,6 +148,13 @@ def test_a_limit_says_when_the_slots_of_its_workers_are_fewer(boss: Client) -> N
         False,
         False,
     )
+
+
+def test_slots_of_workers_that_exclude_a_resource_do_not_count_for_its_limit(boss: Client) -> None:
+    smtp = ConcurrencyLimitFactory.create(scope="resource", key="smtp", max=5)
+    WorkerFactory.create(slots=3, serves={"types": ["a"]})
+    WorkerFactory.create(slots=8, serves={"types": ["a"], "excluded_resources": ["smtp"]})
+    assert "Workers have only 3 slots: the limit is not reached." in read(boss, get_page_url(smtp))
 
 
 def test_the_page_of_a_limit_has_one_way_to_pause_it(boss: Client) -> None:

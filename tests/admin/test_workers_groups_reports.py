@@ -58,6 +58,21 @@ def test_a_worker_shows_its_beat_its_slots_what_it_serves_and_what_it_has_in_han
     assert "mixed" in boss.get(get_list_url(Worker)).content.decode()
 
 
+@pytest.mark.parametrize(
+    ("serves", "resources"),
+    [
+        ({"excluded_resources": ["gpu"]}, "all but gpu"),
+        ({"resources": ["smtp", "gpu"], "excluded_resources": ["gpu"]}, "smtp"),
+        ({"excluded_resources": []}, "all"),
+    ],
+)
+def test_a_worker_shows_which_resources_it_excludes(boss: Client, serves: dict[str, Any], resources: str) -> None:
+    worker = WorkerFactory.create(serves={"types": ["a"], **serves})
+    assert f"<bdi>{resources}</bdi>" in boss.get(get_page_url(worker)).content.decode()
+    shown = "<bdi>a</bdi>" if resources == "all" else f"<bdi>a; {resources}</bdi>"
+    assert shown in boss.get(get_list_url(Worker)).content.decode()
+
+
 @pytest.mark.parametrize(("age_sec", "kind"), [(1, "jc-good"), (20, "jc-warn"), (300, "jc-bad")])
 def test_a_beat_is_green_amber_or_red_by_the_lease(boss: Client, age_sec: int, kind: str) -> None:
     WorkerFactory.create(heartbeat_at=timezone.now() - timedelta(seconds=age_sec))

@@ -113,6 +113,21 @@ def test_a_run_does_not_choose_the_addon_that_gets_the_secret_of_its_template(te
     assert job_services.enqueue(template=template.name, addon_id="other").addon_id == "other"
 
 
+def test_a_run_does_not_give_the_secret_of_its_template_to_a_job_that_waits_for_another_addon(
+    receivers: Receivers, template: JobTemplate
+) -> None:
+    api, params = ApiClient("submit"), {"url": receivers.other.url}
+    unique = {"unique_key": "k", "on_conflict": "replace"}
+    trap = api.post("/jobs", {"job_type": "system.http", "params": params, "addon_id": "other", **unique}).json()["id"]
+    item = {"template": "call", **unique}
+    bodies = {"/jobs": item, "/jobs/bulk": {"jobs": [item]}, f"/job-templates/{template.pk}/run": unique}
+    for path, body in bodies.items():
+        response = api.post(path, body)
+        assert (response.status_code, response.json()["code"]) == (409, "unique_key_taken"), response.content
+        assert response.json()["job_id"] == trap
+    assert Job.objects.get().params == params
+
+
 @pytest.mark.parametrize("changes", [{"job_type": "tests.anything"}, {"overridable": ["url"]}])
 def test_more_overridable_params_and_another_job_type_take_the_secret_again(
     changes: dict[str, Any], template: JobTemplate

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -17,8 +18,9 @@ from jobs.policies.concurrency import Limits
 from jobs.process_identity import read_boot_id
 from jobs.services import groups
 from jobs.services import jobs as job_services
-from jobs.states import Status
+from jobs.states import DEADLINE_PASSED_REASON, Status
 from tests.factories import ConcurrencyLimitFactory
+from tests.packaging.doc_examples import DOCS
 from tests.sample_app import job_types
 from tests.support import executor
 from tests.support.snapshots import list_events
@@ -40,6 +42,11 @@ def enqueue(due: timedelta, **fields: Any) -> Job:
 
 def status(job: Job) -> str:
     return Job.objects.get(pk=job.pk).status
+
+
+def test_the_page_about_deadlines_quotes_the_reason() -> None:
+    (section,) = re.findall(r"^## Deadlines\n(.*?)^## ", (DOCS / "dispatch.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert re.findall('SKIPPED, "(.*?)"', section, re.DOTALL) == [DEADLINE_PASSED_REASON]
 
 
 @pytest.mark.parametrize("fields", [{}, {"time_sensitive": True}], ids=["deadline alone", "time-sensitive"])

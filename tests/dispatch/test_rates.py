@@ -12,11 +12,13 @@ from uuid import uuid4
 import pytest
 from django.db.models import F
 
-from jobs import direct
+from jobs import db, direct
 from jobs.actors import PYTHON
 from jobs.engine import finish as ending
 from jobs.engine.claim import Claimer, ServedJobs
+from jobs.engine.selection import SelectionRound
 from jobs.engine.selection.limits import sync_limits
+from jobs.engine.sql.claim import LeaseRequest, claim_chosen
 from jobs.errors import NoSlot
 from jobs.models import ConcurrencyLimit, Job, TokenSpend
 from jobs.registry import registry
@@ -253,6 +255,33 @@ def test_a_resumed_job_reserves_what_it_has_left() -> None:
     assert claim() == 1
     spend = TokenSpend.objects.get()
     assert (spend.reserved, spend.taken, spend.used_before) == (600, 600, 400)
+
+
+@pytest.mark.parametrize("token_limit", [None, 30])
+def test_the_tokens_of_a_job_that_comes_back_during_a_claim_and_is_started_by_it_count_once(
+    token_limit: int | None,
+) -> None:
+    """The claim read its spend while it ran; it has used more, and was handed back, when the claim chooses."""
+    limits.set_rates("resource", "default", token_rate="6000/min")
+    (first,) = submit(1, token_limit=token_limit)
+    job = executor.claim(first)
+    assert job.lease_token is not None
+    Job.objects.update(tokens_used=7)
+    pass_time(-60)  # nothing comes back meanwhile
+    with db.atomic() as connection:
+        selection = SelectionRound(connection, ServedJobs((TYPE,)).to_filter())
+        Job.objects.update(tokens_used=12)
+        ending.hand_back(job.pk, job.lease_token, actor=executor.WORKER, reason="shut down")
+        chosen = selection.choose(1)
+        claims = claim_chosen(connection, chosen, LeaseRequest("rates", "rates", 30), [0])
+        assert [claim.id for claim in claims] == [job.pk]
+        selection.take_tokens(claims)
+    assert get_limit().token_level == pytest.approx(100 - (token_limit or 7))
+    job.refresh_from_db()
+    executor.complete(job)
+    pass_time(-60)
+    assert claim() == 0
+    assert get_limit().token_level == pytest.approx(100 - 12)
 
 
 def test_a_job_whose_worker_was_lost_counts_as_having_used_its_reserve() -> None:

@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from jobs.engine import promoter
@@ -150,6 +152,7 @@ def test_expected_durations_count_in_a_target_too() -> None:
         (4, {}, 5),  # taken to be half done
         (60, {}, 60),
         (60, {"progress": 0.25}, 180),
+        (60, {"progress": 5e-324}, None),  # the rest would be beyond the calendar
         (60, {"progress": 0.25, "fence": 2}, None),  # claimed twice: since its first start it has also waited
     ],
 )
@@ -175,6 +178,19 @@ def test_the_rest_of_a_running_job_is_that_of_its_progress(
         assert start_at is None
     else:
         assert wait_sec(waiting) == pytest.approx(rest_sec, rel=0.3)
+
+
+@pytest.mark.parametrize("target", ["book-1", None], ids=["in its target", "in the queue"])
+def test_a_start_beyond_the_calendar_is_not_predicted(boss: Client, target: str | None) -> None:
+    year_sec = 31_536_000
+    items = [{"job_type": TYPE, "target": target, "expected_duration_sec": year_sec}] * 8_100
+    job_services.enqueue_many(items)
+    last = job_services.enqueue("sample.add", {"a": 1, "b": 2}, target=target)
+    Worker.objects.update(slots=1)
+    explanation = ApiClient("read").get(f"/jobs/{last.pk}/explain").json()
+    assert (explanation["ahead"], explanation["predicted_start_at"]) == (8_100, None)
+    for name in ("job_changelist", "queue"):
+        assert boss.get(reverse(f"admin:jobscheduler_jobs_{name}")).status_code == 200
 
 
 def test_what_other_types_took_says_nothing() -> None:

@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.test import Client
+from django.urls import reverse
 from django.utils import timezone
 
 from jobs.engine.selection.limits import sync_limits
@@ -15,6 +17,9 @@ from jobs.registry import registry
 from jobs.services import jobs as job_services
 from jobs.services import limits
 from tests.factories import WorkerFactory
+from tests.support import executor
+from tests.support.admin_pages import get_list_url, get_page_url
+from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
 TYPE = "sample.noop"
@@ -66,6 +71,19 @@ def test_the_rate_is_named_with_the_time_of_the_next_start() -> None:
     assert explain_briefly([job])[job.pk].startswith("rate limit of resource openai: 60/h; next start ")
 
 
+@pytest.mark.pg_only  # elsewhere the clock is that of the host
+def test_the_next_start_is_by_the_clock_of_the_database_wherever_it_is_shown(
+    boss: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits.set_rates("resource", "openai", rate="60/h")
+    use_up(rate_level=0.0)
+    job, host_now = submit(), timezone.now() + timedelta(hours=1)
+    monkeypatch.setattr(timezone, "now", lambda: host_now)
+    assert explain_briefly([job])[job.pk].startswith("rate limit of resource openai: 60/h; next start ")
+    assert "next start" in boss.get(get_page_url(ConcurrencyLimit.objects.get(key="openai"))).content.decode()
+    assert "rate limit of resource openai" in boss.get(reverse("admin:jobscheduler_jobs_queue")).content.decode()
+
+
 def test_the_token_rate_is_named_if_it_takes_longer() -> None:
     limits.set_rates("resource", "openai", rate="60/min", token_rate="60/min")
     use_up(rate_level=0.5, token_level=-100.0)
@@ -96,3 +114,19 @@ def test_the_forecast_says_nothing_where_it_depends_on_the_tokens_of_others() ->
     assert first is not None
     assert timedelta(seconds=70) < first - timezone.now() < timedelta(seconds=101)
     assert explain(submit().pk).predicted_start_at is None
+
+
+def test_a_job_that_reserves_any_number_of_tokens_leaves_limits_and_explanations_readable(boss: Client) -> None:
+    limits.set_rates("resource", "openai", token_rate="60/min")
+    greedy = submit(token_limit=2**63 - 1)
+    waiting = submit()
+    executor.claim(greedy)
+    assert [reason.code for reason in explain(waiting.pk).reasons] == ["rate_limit"]
+    assert ApiClient("read").get(f"/jobs/{waiting.pk}/explain").status_code == 200
+    items = ApiClient("read", tenant=None).get("/limits").json()["items"]
+    limit = next(item for item in items if item["key"] == "openai")
+    assert limit["next_start_at"].startswith("20")
+    for model in (Job, ConcurrencyLimit):
+        assert boss.get(get_list_url(model)).status_code == 200
+    executor.complete(Job.objects.get(pk=greedy.pk))
+    executor.claim(waiting)

@@ -16,12 +16,14 @@ from jobs.api.job_schemas import REASON_CODES
 from jobs.engine import finish, lifecycle, promoter
 from jobs.engine.selection.limits import sync_limits
 from jobs.explain import Explanation, explain, explain_briefly
-from jobs.models import Job, Lease, Worker
+from jobs.models import GroupAction, GroupVerb, Job, Lease, Worker
 from jobs.policies.admission import Approved, Candidate, Denied, Snapshot
 from jobs.registry import registry
-from jobs.services import groups, limits, targets
+from jobs.services import groups, limits, targets, workers
 from jobs.services import jobs as job_services
 from jobs.states import Status
+from jobs.stats import queries
+from jobs.stats.ready_jobs import is_online
 from jobs.time_text import format_clock
 from tests.factories import JobFactory, LeaseFactory, WorkerFactory
 from tests.support import executor
@@ -90,6 +92,16 @@ def test_a_place_of_a_sequence_names_the_place_before_it() -> None:
     assert (reason.code, reason.blocking_job_id) == ("predecessor", first.pk)
     assert ("is queued" in reason.message, str(first.pk) in reason.message) == (True, True)
     assert "place 1 of its group" in reason.message  # as on the group's page
+
+
+def test_a_member_that_waits_for_an_action_on_its_group_alone_says_so() -> None:
+    """Of a large group, an action may take a while; where it fails, an operator asks why nothing starts."""
+    item = {"job_type": TYPE}
+    group = groups.create([item], then=item)
+    GroupAction.objects.create(group=group, verb=GroupVerb.CANCEL, actor_kind="USER")
+    executor.complete(executor.claim(group.jobs.get(group_index=0)))
+    (final,) = group.jobs.filter(status=Status.PENDING)
+    assert explain(final.pk).summary == "Waiting for the end of an action on its group"
 
 
 def test_a_paused_job_says_since_when_and_by_whom() -> None:
@@ -452,3 +464,19 @@ def test_the_api_explains_to_a_token_of_one_tenant_what_it_may_know() -> None:
     path = f"/jobs/{waiting.pk}/explain"
     assert "globex" not in ApiClient("read", tenant="acme").get(path).content.decode()
     assert "globex" in ApiClient("read", tenant=None).get(path).content.decode()
+
+
+def test_an_idle_worker_is_missing_nowhere_between_its_heartbeats(at_work: Worker, settings: Any) -> None:
+    """It writes its row every 5 s, whatever its leases are."""
+    settings.JOBSCHEDULER = {**settings.JOBSCHEDULER, "HEARTBEAT_SEC": 1, "LEASE_SEC": 4}
+    now = timezone.now()
+    at_work.heartbeat_at = now - timedelta(seconds=9)
+    at_work.save()
+    assert "no_worker" not in {reason.code for reason in explain(JobFactory.create(job_type=TYPE).pk).reasons}
+    assert (is_online(at_work, now), workers.is_alive(at_work), workers.has_running_worker()) == (True, True, True)
+    assert queries.count_workers().states["RUNNING"] == 1
+    at_work.heartbeat_at = now - timedelta(seconds=16)
+    at_work.save()
+    assert explain(JobFactory.create(job_type=TYPE).pk).reasons[0].code == "no_worker"
+    assert (is_online(at_work, now), workers.is_alive(at_work), workers.has_running_worker()) == (False, False, False)
+    assert queries.count_workers().states["RUNNING"] == 0

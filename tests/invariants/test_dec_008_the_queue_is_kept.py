@@ -20,6 +20,7 @@ from jobs.models import Job
 from jobs.process_identity import Liveness, ProcessIdentity
 from jobs.services import jobs as job_services
 from jobs.states import Status
+from jobs.time_text import format_time
 from tests.factories import JobFactory
 from tests.sample_app import job_types
 from tests.support import executor
@@ -59,14 +60,16 @@ def test_dec_008_integration_the_queue_and_its_order_survive() -> None:
     ids = job_services.enqueue_many([{"job_type": TYPE, "priority": n % 2} for n in range(6)])
     job_services.move(ids[4], to="top")
     lost = JobFactory.create(running=True, job_type=TYPE, lease_owner=GONE.slot_owner(0))
-    before = list(Job.objects.queued().in_dispatch_order())
+    before, times = list(Job.objects.queued().in_dispatch_order()), (lost.heartbeat_at, lost.lease_expires_at)
     connection.close()
     assert recovery.recover_dead_processes(ME) == 1
     waiting = Job.objects.queued().exclude(retry_of=lost)
     assert list(waiting.in_dispatch_order()) == before
     lost.refresh_from_db()
     assert (lost.status, lost.run.error) == (Status.FAILED, "Scheduler crash recovery")
-    assert (list_events(lost)[0].data or {})["cause"] == "CRASH_RECOVERY"
+    data = list_events(lost)[0].data or {}
+    assert data["cause"] == "CRASH_RECOVERY"
+    assert (data["last_beat_at"], data["lease_expires_at"]) == tuple(map(format_time, times))
     assert (lost.retried_by.status, lost.retried_by.attempt) == (Status.QUEUED, 2)
     assert executor.claim_next() == before[0]
 

@@ -44,7 +44,7 @@ def forget_readiness() -> None:
 @pytest.mark.django_db
 def test_readyz_is_ok_when_the_database_answers_and_is_migrated(client: Client) -> None:
     answer = client.get("/readyz")
-    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok", "worker": "missing"})
 
 
 @pytest.mark.django_db
@@ -79,17 +79,18 @@ def test_readyz_asks_the_database_once_a_second(client: Client, django_assert_nu
     ],
     ids=["running", "quiet", "stopped", "silent", "killed", "none"],
 )
-def test_readyz_with_worker_asks_for_a_worker_that_takes_jobs(
+def test_readyz_says_whether_a_worker_takes_jobs_and_with_worker_asks_for_one(
     client: Client, fields: dict[str, Any] | None, status: int
 ) -> None:
     me = ProcessIdentity.current()
     process = {"host": me.host, "pid": me.pid, "boot_id": me.boot_id, "pid_namespace": me.namespace}
     if fields is not None:
         WorkerFactory.create(**{**process, "pid_started": me.started, **fields})
-    assert client.get("/readyz").status_code == 200
-    answer = client.get("/readyz?worker=1")
-    body = {"status": "ok"} if status == 200 else {"status": "unavailable", "missing": "worker"}
-    assert (answer.status_code, answer.json()) == (status, body)
+    plain, strict = client.get("/readyz"), client.get("/readyz?worker=1")
+    running = {"status": "ok", "worker": "running"}
+    assert (plain.status_code, plain.json()) == (200, running if status == 200 else {**running, "worker": "missing"})
+    body = running if status == 200 else {"status": "unavailable", "missing": "worker"}
+    assert (strict.status_code, strict.json()) == (status, body)
 
 
 @pytest.mark.django_db

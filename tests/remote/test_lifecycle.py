@@ -12,6 +12,7 @@ from jobs.models import GroupStatus, Job, JobEvent, JobLog, JobRun
 from jobs.redaction import MASK
 from jobs.registry import job as handler
 from jobs.registry import registry
+from jobs.services import groups
 from jobs.services import jobs as job_services
 from jobs.states import Cause, EventKind, Status
 from tests.factories import SAMPLE_TYPE, JobGroupFactory
@@ -42,6 +43,23 @@ def test_a_job_is_submitted_offered_started_extended_and_completed(remote: Remot
     run = JobRun.objects.get(job_id=job_id)
     assert (run.status, run.exit_code, run.artifacts) == (Status.COMPLETED, 0, {"result": 42})
     assert list_event_kinds(get_job(job_id)) == ["SUBMITTED", "DISPATCHING", "RUNNING", "COMPLETED"]
+
+
+def test_a_start_has_the_context_of_the_submission_and_the_group(remote: RemoteClient, settings: Any) -> None:
+    assert (lease := remote.start_new_job())["context"] == {}
+    assert lease["group_id"] is None
+    settings.JOBSCHEDULER = {**settings.JOBSCHEDULER, "JOB_CONTEXT": "tests.sample_app.context.get_request_id"}
+    assert remote.start_new_job(slot=1)["context"] == {"request_id": "request 4711"}
+    final = {"job_type": "tests.remote_final", "addon_id": ADDON}
+    before = registry._handlers
+    handler("tests.remote_final", remote=True)(lambda: None)
+    try:
+        group = groups.create([{"job_type": SAMPLE_TYPE, "params": {"text": "x"}}], then=final)
+        executor.complete(executor.claim(group.jobs.get(group_index=0)))
+        (job_id,) = remote.poll_ids()
+        assert remote.start(job_id, slot=2)["group_id"] == str(group.pk)
+    finally:
+        registry._handlers = before
 
 
 def test_the_event_of_a_start_has_its_lease_for_workers_and_operators_alone(remote: RemoteClient) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from jobs import job
 from jobs.models import Job
@@ -15,6 +16,8 @@ from schedules import services
 from schedules.firing import fire_due
 from schedules.models import Schedule, ScheduleFire
 from tests.support import executor
+from tests.support.admin_pages import get_page_url, read_messages, run_action
+from tests.support.api_client import ApiClient
 
 pytestmark = pytest.mark.django_db
 
@@ -48,6 +51,20 @@ def test_a_fire_that_conflicts_is_kept_with_a_skipped_job(schedule: Schedule) ->
     executor.complete(executor.claim(first))
     fire(schedule)
     assert Job.objects.filter(status=Status.QUEUED, unique_key="sync").count() == 1
+
+
+def test_a_trigger_says_that_another_job_has_the_key(schedule: Schedule, boss: Client) -> None:
+    api = ApiClient("operate", "read")
+    first, second = (api.post(f"/schedules/{schedule.pk}/trigger") for _ in range(2))
+    assert (first.status_code, second.status_code) == (201, 200)
+    assert first.json()["id"] == second.json()["id"] == str(Job.objects.get().pk)
+    assert services.submit_trigger(schedule.pk).created is False
+    button = get_page_url(schedule).replace("/change/", "/verb/trigger/")
+    assert "No new job; this one has the key:" in read_messages(boss.post(button))
+    other = services.create({"name": "other", "job_type": "tests.synced", "every_sec": 700_000})
+    messages = read_messages(run_action(boss, "trigger", [schedule, other]))
+    assert "2 made no new job: their unique keys are taken." in messages
+    assert Job.objects.count() == 1
 
 
 def test_a_fire_that_is_skipped_for_its_overlap_does_not_take_the_key(schedule: Schedule) -> None:

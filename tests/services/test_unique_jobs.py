@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs import job
@@ -18,10 +21,11 @@ from jobs.services import groups
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from jobs.testing import inline
-from tests.factories import JobFactory
+from jobscheduler.api import api
+from tests.factories import JobFactory, JobTemplateFactory
 from tests.sample_app import job_types
 from tests.support import executor
-from tests.support.api_client import ApiClient
+from tests.support.api_client import ApiClient, read_error_locations
 from tests.support.commands import call
 from tests.support.snapshots import dump_tables, list_event_kinds, list_events
 
@@ -114,6 +118,18 @@ def test_a_manual_retry_that_conflicts_is_refused_with_the_id(until: str, action
 
 
 @UNTIL
+@pytest.mark.parametrize("action", ["retry", "resume"])
+def test_a_dry_run_knows_that_of_several_failures_with_one_key_one_is_retried(until: str, action: str) -> None:
+    for _ in range(3):
+        executor.fail(executor.claim(submit(unique_until=until).job))
+    arguments = ("jobs", action, "--status=FAILED", "--json")
+    dry_run, real_run = call(*arguments, "--dry-run"), call(*arguments)
+    assert len(real_run.json["changed"]) == (1 if until == "end" else 3)
+    assert dry_run.json["changed"] == real_run.json["changed"]
+    assert [len(group["ids"]) for group in dry_run.json["skipped"]] == ([2] if until == "end" else [])
+
+
+@UNTIL
 def test_replace_gives_the_waiting_job_new_params_and_a_new_time(until: str) -> None:
     first = submit({"a": 1}, unique_until=until).job
     later = timezone.now() + timedelta(hours=1)
@@ -172,6 +188,36 @@ def test_a_key_that_a_job_of_another_type_has_is_refused() -> None:
     holder = submit().job
     with pytest.raises(UniqueKeyTaken, match=str(holder.pk)):
         job_services.enqueue("tests.nothing", unique_key="k")
+
+
+@pytest.mark.parametrize("on_conflict", ["return", "replace"])
+def test_a_key_that_a_job_of_another_addon_has_is_refused(on_conflict: str) -> None:
+    holder = submit(addon_id="ours").job
+    for addon_id in (None, "theirs"):
+        with pytest.raises(UniqueKeyTaken, match=f"{holder.pk} of type {TYPE} for addon ours") as refused:
+            submit({"a": 1}, addon_id=addon_id, on_conflict=on_conflict)
+        assert refused.value.holder_id == holder.pk
+    assert submit(addon_id="ours", on_conflict=on_conflict).job.pk == holder.pk
+
+
+def test_a_bulk_whose_keys_are_taken_takes_few_statements_for_each() -> None:
+    def submit_many(count: int) -> int:
+        items = [{"job_type": TYPE, "unique_key": str(number)} for number in range(count)]
+        job_services.enqueue_many(items)
+        with CaptureQueriesContext(connection) as queries:
+            job_services.enqueue_many(items)
+        return len(queries)
+
+    submit_many(1)
+    assert submit_many(22) - submit_many(2) <= 20
+
+
+def test_one_call_replaces_a_bounded_number_of_jobs() -> None:
+    item = {"job_type": TYPE, "unique_key": "k", "on_conflict": "replace"}
+    assert len(job_services.enqueue_many([item] * 200)) == 200
+    response = ApiClient("submit").post("/jobs/bulk", {"jobs": [{**item, "unique_key": "j"}] * 201})
+    assert read_error_locations(response) == [["body", "jobs"]]
+    assert Job.objects.filter(unique_key="j").count() == 0
 
 
 def test_bulk_submissions_have_unique_keys_too() -> None:
@@ -249,6 +295,30 @@ def test_the_api_returns_the_job_that_has_the_key_with_200() -> None:
     assert first.json()["id"] == second.json()["id"]
     assert (first.json()["unique_key"], first.json()["unique_until"]) == ("k", "end")
     assert "Idempotent-Replayed" not in second.headers
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "body"),
+    [
+        ("jobs_create", "/api/jobs", {"job_type": TYPE}),
+        ("legacy_jobs_create", "/jobs", {"job_type": TYPE}),
+        ("queue_submit", "/api/system/scheduler/queue/jobs/submit", {"job_type": TYPE, "addon_id": "a"}),
+        ("templates_run", "/api/job-templates/{template}/run", {}),
+    ],
+)
+def test_every_submission_returns_the_job_that_has_the_key_with_200_and_documents_it(
+    operation: str, path: str, body: dict[str, Any]
+) -> None:
+    holder = submit(unique_until="end").job
+    url = path.format(template=JobTemplateFactory.create(job_type=TYPE).pk)
+    headers = ApiClient("submit", "read").headers
+    data = {**body, "unique_key": "k", "unique_until": "end"}
+    response = Client().post(url, data, content_type="application/json", headers=headers)
+    assert response.status_code == 200
+    assert str(holder.pk) in (response.json().get("id"), response.json().get("job_id"))
+    paths = json.loads(json.dumps(api.get_openapi_schema(path_prefix="/api/")))["paths"].values()
+    (described,) = (item for methods in paths for item in methods.values() if item["operationId"] == operation)
+    assert described["responses"]["200"]["content"] == described["responses"]["201"]["content"]
 
 
 def test_the_command_prints_the_id_of_the_waiting_job() -> None:

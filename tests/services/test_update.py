@@ -17,6 +17,7 @@ from jobs.models import Gate, Job, LaneMark
 from jobs.redaction import MASK
 from jobs.services import jobs as job_services
 from jobs.states import Status
+from jobs.time_text import format_time
 from tests.factories import JobFactory, job_in
 from tests.sample_app import job_types
 from tests.support import executor
@@ -67,6 +68,13 @@ def test_an_edit_leaves_masked_old_and_new_values_of_what_changed() -> None:
     masked = {"login": {"password": MASK}}
     values = {"old": {"params": {"amount": 10, **masked}}, "new": {"params": {"amount": 10_000, **masked}}}
     assert list_events(job)[-1].data == {"fields": ["params"], **values}
+
+
+def test_times_in_the_event_of_an_edit_are_written_as_the_api_writes_times() -> None:
+    job = job_services.enqueue(TYPE, {"text": "a"}, not_before=TOMORROW)
+    job_services.update(job.pk, {"not_before": "2030-01-31T14:00:00+02:00"})
+    data = list_events(job)[-1].data
+    assert (data["old"], data["new"]) == ({"not_before": format_time(TOMORROW)}, {"not_before": "2030-01-31T12:00:00Z"})
 
 
 def test_old_and_new_values_of_an_edit_are_short() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.rates import Bucket, Buckets, Rate, make_buckets, parse_rate
+from jobs.rates import MAX_WAIT_SEC, Bucket, Buckets, Rate, make_buckets, parse_rate
 
 pytestmark = pytest.mark.once
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
@@ -73,6 +73,11 @@ def test_used_tokens_are_paid_off_before_the_next_start() -> None:
     assert make_buckets(limit, NOW).next_start_at(NOW) == NOW + timedelta(seconds=5)
     later = NOW + timedelta(seconds=6)
     assert make_buckets(limit, later).next_start_at(later) is None
+
+
+def test_a_debt_that_takes_ages_to_pay_off_has_a_time_all_the_same() -> None:
+    buckets = make_buckets(Row(token_rate="1/day", token_level=-(2.0**63), bucket_at=NOW), NOW)
+    assert buckets.next_start_at(NOW) == NOW + timedelta(seconds=MAX_WAIT_SEC)
 
 
 def test_of_unused_tokens_those_of_one_second_are_kept() -> None:

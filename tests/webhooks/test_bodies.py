@@ -14,9 +14,9 @@ from django.test.utils import CaptureQueriesContext
 from jobs.api import serializers
 from jobs.models import Job, JobEvent
 from jobs.outcomes import Completed
-from jobs.serializers import format_time
 from jobs.services import groups
 from jobs.services import jobs as jobs
+from jobs.time_text import format_time
 from tests.factories import JobTemplateFactory
 from tests.support import executor
 from tests.support.api_client import ApiClient

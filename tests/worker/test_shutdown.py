@@ -27,6 +27,7 @@ from tests.support.worker_processes import (
 )
 
 LEASE = FAST_SETTINGS["LEASE_SEC"]
+HOUR_SEC = 3600
 
 
 @pytest.mark.timeout(240)
@@ -91,19 +92,24 @@ def test_a_worker_whose_heartbeats_stop_with_the_signal_loses_its_job(fleet: Fle
 def test_con_003_error_a_second_signal_ends_at_once_and_what_was_running_is_recovered(
     fleet: Fleet, executor: str
 ) -> None:
-    leaving, held = leave_for_longer_than_a_lease(fleet, f"--executor={executor}")
+    settings = {**LONG_LEASE_SETTINGS, "SHUTDOWN_GRACE_SEC": HOUR_SEC}  # the lease does not expire meanwhile
+    leaving = fleet.start("--name=leaving", "--no-housekeeping", f"--executor={executor}", settings=settings)
+    fleet.start("--name=sweeper", "--types=sample.add", settings=settings)
+    held = job_services.enqueue("sample.sleepy", {"seconds": HOUR_SEC}, max_retries=0)
+    wait_until(lambda: fleet.ledger.read_job_lines(held.pk, "start"))
+    leaving.terminate()
     wait_until(lambda: "shutdown begun" in leaving.output)
     time.sleep(1.1 * REPEAT_SEC)  # signals within this time are one
     leaving.terminate()
-    assert leaving.wait_for_end(5 * LEASE) == 0  # it was given twice as long to wait for its handlers
-    wait_for_status(held, Status.FAILED, fleet=fleet)
-    assert not [line for line in fleet.ledger.read_job_lines(held, "start") if is_running(line["pid"])]
-    assert get_event(held, EventKind.FAILED).reason == "Scheduler crash recovery"
+    assert leaving.wait_for_end() == 0
+    wait_for_status(held.pk, Status.FAILED, fleet=fleet)
+    assert not [line for line in fleet.ledger.read_job_lines(held.pk, "start") if is_running(line["pid"])]
+    assert get_event(held.pk, EventKind.FAILED).reason == "Scheduler crash recovery"
 
 
-def leave_for_longer_than_a_lease(fleet: Fleet, *options: str, **how: str) -> tuple[WorkerProcess, UUID]:
+def leave_for_longer_than_a_lease(fleet: Fleet, sabotage: str = "") -> tuple[WorkerProcess, UUID]:
     settings = {**FAST_SETTINGS, "SHUTDOWN_GRACE_SEC": 10 * LEASE}
-    leaving = fleet.start("--name=leaving", "--no-housekeeping", *options, settings=settings, **how)
+    leaving = fleet.start("--name=leaving", "--no-housekeeping", settings=settings, sabotage=sabotage)
     fleet.start("--name=sweeper", "--types=sample.add")
     held = job_services.enqueue("sample.sleepy", {"seconds": 2 * LEASE}, max_retries=0)
     wait_until(lambda: fleet.ledger.read_job_lines(held.pk, "start"))

@@ -24,7 +24,7 @@ CALL_HANDLER = "go"  # the worker's first message: without it, the handler must 
 
 
 class LogOptions(NamedTuple):
-    """The name of the worker, and how it writes its log; None: as the site says."""
+    """The name of the worker, and how it writes its log; None: the logging of the site."""
 
     worker: str
     log: WorkerLog | None

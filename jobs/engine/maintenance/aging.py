@@ -18,7 +18,7 @@ from jobs.actors import SCHEDULER
 from jobs.conf import conf
 from jobs.engine.promoter import mark_dirty
 from jobs.models import Gate, Job, JobEvent
-from jobs.models.expressions import SqlLiteral, sql_literals
+from jobs.models.expressions import SqlLiteral
 from jobs.models.job import JobQuerySet
 from jobs.policies.concurrency import Flow
 from jobs.policies.fairness import Waiting
@@ -70,7 +70,7 @@ class PriorityAging:
             yield remote.filter(addon_id=self._addon)
             if not self._addon:
                 break
-        in_lane = Job.objects.filter(gate__in=sql_literals([Gate.LANE, Gate.READY]))
+        in_lane = Job.objects.in_lanes()
         for _ in range(QUEUES_PER_ROUND):
             lane = in_lane.filter(lane_id__gt=self._lane).order_by("lane_id").values_list("lane_id", flat=True).first()
             self._lane = lane or FIRST_LANE

@@ -13,8 +13,7 @@ from jobs.engine import lifecycle
 from jobs.engine.transitions import lock_job
 from jobs.errors import JobSchedulerError
 from jobs.models import Job, JobRun
-from jobs.models.expressions import sql_literals
-from jobs.states import DEADLINE_PASSED_REASON, Status
+from jobs.states import DEADLINE_PASSED_REASON
 
 logger = logging.getLogger("jobs.engine.maintenance.deadlines")
 BATCH_SIZE = 500
@@ -39,8 +38,8 @@ def is_late(job: Job) -> bool:
 
 def skip_late_jobs() -> int:
     """Skip waiting jobs whose deadline has passed before they started. Return how many. The maintenance task."""
-    waiting = Job.objects.filter(status__in=sql_literals([str(Status.PENDING), str(Status.QUEUED)]))
-    late = waiting.filter(deadline_at__isnull=False, deadline_at__lte=Now(), run__isnull=True).order_by("deadline_at")
+    late = Job.objects.waiting()
+    late = late.filter(deadline_at__isnull=False, deadline_at__lte=Now(), run__isnull=True).order_by("deadline_at")
     skipped = 0
     for job_id in list(late.values_list("pk", flat=True)[:BATCH_SIZE]):
         try:

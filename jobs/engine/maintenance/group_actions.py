@@ -36,7 +36,7 @@ class GroupActionCheck:
         self._failures: dict[UUID, Failure] = {}
 
     def run_round(self) -> int:
-        """Run unfinished actions; return the number of groups with which it went on."""
+        """Run unfinished actions; return the number of groups with progress."""
         now = time.monotonic()
         if not groups.action_left.is_set() and now < self._look_at:
             return 0
@@ -49,7 +49,7 @@ class GroupActionCheck:
     def run_actions(self, batches: int = groups.BATCHES_PER_CALL) -> int:
         """Run actions for about ROUND_SEC, so many batches of each group, if no other process does.
 
-        Return the number of groups with which it went on.
+        Return the number of groups with progress.
         """
         until = time.monotonic() + ROUND_SEC
         group_ids = dict.fromkeys(GroupAction.objects.order_by("pk").values_list("group_id", flat=True))

@@ -29,6 +29,7 @@ from jobs.models.job import JobQuerySet
 from jobs.outages import OUTAGE_ERRORS
 from jobs.process_identity import Liveness, ProcessIdentity, seconds_since_beat
 from jobs.states import CRASH_RECOVERY_REASON, LEASE_EXPIRED_REASON, TIMEOUT_REASON, Cause
+from jobs.time_text import format_time
 
 logger = logging.getLogger("jobs.engine.maintenance.recovery")
 BATCH_SIZE = 200
@@ -206,11 +207,10 @@ def _log_holder(job: Job, error: str) -> dict[str, Any]:
         holder = {"worker": owner.name, "host": owner.host, "pid": owner.pid}
     else:
         holder = {"worker": job.lease_owner, "host": None, "pid": None}
-    last_beat_at = job.heartbeat_at.isoformat() if job.heartbeat_at else None
+    last_beat_at = format_time(job.heartbeat_at)
     logger.warning(
         "job %s (%s) of worker %s (host %s, pid %s, last heartbeat %s) is recovered: %s",
         *(job.pk, job.job_type, *holder.values(), last_beat_at, error),
         extra=job_fields(job.pk, job.job_type),
     )
-    expires_at = job.lease_expires_at.isoformat() if job.lease_expires_at else None
-    return {**holder, "last_beat_at": last_beat_at, "lease_expires_at": expires_at}
+    return {**holder, "last_beat_at": last_beat_at, "lease_expires_at": format_time(job.lease_expires_at)}

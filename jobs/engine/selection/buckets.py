@@ -47,7 +47,12 @@ class BucketRound:
         return self._buckets.get((row.scope, row.key), NO_BUCKETS)
 
     def take(self, starts: Sequence[Start]) -> None:
-        """Take what these starts need, and store the buckets."""
+        """Take what these starts need, and store the buckets.
+
+        A job that was active when the spends were read, and has returned to the queue since, keeps its spend.
+        """
+        held = {spend.id for spend in self._spends if spend.active}
+        starts = [start._replace(token_limit=None) if start.id in held else start for start in starts]
         ended = [spend.id for spend in self._spends if not spend.active]
         changed = [spend for spend in self._spends if spend.active and self._due[spend.id] != spend.taken]
         is_settling = bool(ended or changed)
@@ -65,7 +70,7 @@ class BucketRound:
         spends += [
             _build_spend(start.id, start.flow, start.reserved, start.reserved, start.tokens_used)
             for start in starts
-            if self._has_token_rate(start.flow)
+            if start.id not in held and self._has_token_rate(start.flow)
         ]
         if spends:
             TokenSpend.objects.bulk_create(

@@ -17,7 +17,7 @@ def notify_waiters(connection: Any, job_ids: Sequence[UUID]) -> None:
             cursor.execute(_NOTIFY_WAITERS, [db.to_array(job_ids)])
 
 
-# FINISH does the same.
+# The statement that finishes jobs does the same.
 _NOTIFY_WAITERS = f"""
     SELECT pg_notify('{ENDED_CHANNEL}', job_id::text) FROM jobscheduler_waiter WHERE job_id = ANY(%s::uuid[])
 """

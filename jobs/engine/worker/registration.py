@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.db.models import F, Q
-from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
 from jobs import db
-from jobs.conf import conf
 from jobs.errors import Conflict
 from jobs.ids import uuid7
 from jobs.models import Worker, WorkerState
+from jobs.models.worker import IDLE_BEAT_SEC, heartbeat_timeout
 from jobs.outages import OutageGuard
 from jobs.process_identity import Liveness, ProcessIdentity
 from jobs.version import __version__
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from jobs.engine.worker.worker import WorkerOptions
 
 logger = logging.getLogger("jobs.engine.worker")
-IDLE_BEAT_SEC = 5.0  # how often an idle worker writes its row
 
 _UPDATE_ROW = """
     UPDATE jobscheduler_worker
@@ -180,11 +177,6 @@ def register_worker(options: WorkerOptions) -> Registration:
     return registration
 
 
-def oldest_live_heartbeat() -> Combinable:
-    """Return the time after which a live worker has sent a heartbeat."""
-    return Now() - timedelta(seconds=max(conf.LEASE_SEC, 3 * IDLE_BEAT_SEC))
-
-
 def _release_dead_names(host: str, given: str | None) -> set[str]:
     """Stop the rows of dead workers that have one of the names `<host>-<n>` or the given one. Return the other names.
 
@@ -192,6 +184,6 @@ def _release_dead_names(host: str, given: str | None) -> set[str]:
     """
     rows = Worker.objects.filter(Q(name__startswith=f"{host}-") | Q(name=given), stopped_at__isnull=True)
     gone = [row.pk for row in rows if row.identity.liveness() == Liveness.GONE]
-    dead = rows.filter(Q(pk__in=gone) | Q(heartbeat_at__lte=oldest_live_heartbeat()))
+    dead = rows.filter(Q(pk__in=gone) | Q(heartbeat_at__lte=Now() - heartbeat_timeout()))
     dead.update(state=WorkerState.STOPPED, stopped_at=F("heartbeat_at"), busy=0)
     return set(rows.values_list("name", flat=True))

@@ -110,20 +110,16 @@ def _parse_fields(options: dict[str, Any]) -> JobFields:
         fields["max_retries"] = base.parse_whole_number(options["max_retries"], "--max-retries", 0, 1000)
     for name in ("retry_delay", "retry_max_delay"):
         if options[name] is not None:
-            fields[name] = validation.parse_duration(options[name], _get_option(name)).total_seconds()
+            fields[name] = validation.parse_duration(options[name], base.get_option(name)).total_seconds()
     for name in ("retry_backoff", "retry_jitter"):
         if options[name] is not None:
-            fields[name] = base.parse_number(options[name], _get_option(name))
+            fields[name] = base.parse_number(options[name], base.get_option(name))
     if options["max_runtime"] is not None:
         fields["max_runtime_sec"] = validation.parse_duration(options["max_runtime"], "--max-runtime").total_seconds()
     for option, name in (("at", "not_before"), ("deadline", "deadline_at")):
         if options[option] is not None:
             fields[name] = validation.parse_time_or_delay(options[option], f"--{option}")
     return JobFields(**merge_retry_options(fields))  # type: ignore[typeddict-item]
-
-
-def _get_option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def wait_until_finished(job_id: UUID, show: Callable[[Job], None]) -> Job:

@@ -14,6 +14,7 @@ from jobs.errors import InvalidInput
 from jobs.management import base
 from jobs.models import GroupStatus, Job, JobGroup
 from jobs.services import groups
+from jobs.time_text import format_time
 from jobs.validation import fields as validation
 
 HEADINGS = ("ID", "NAME", "TENANT", "MODE", "STATUS", "PLACES", "CREATED")
@@ -102,5 +103,5 @@ def _build_member_row(group: JobGroup, job: Job) -> tuple[object, ...]:
 def _build_row(group: JobGroup, progress: dict[str, Any]) -> tuple[object, ...]:
     states = ", ".join(f"{count} {status}" for status, count in sorted(progress["by_status"].items()))
     members = f"{progress['total']}: {states}" if states else "0"
-    created = serializers.format_time(group.created_at)
+    created = format_time(group.created_at)
     return (group.pk, group.name, group.tenant, group.mode, group.status, members, created)

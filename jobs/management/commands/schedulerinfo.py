@@ -12,10 +12,10 @@ from django.db import DatabaseError
 from django.utils.translation import gettext as _
 
 from jobs import clock
-from jobs.conf import conf
 from jobs.management import base
 from jobs.management.output import summarize_state
 from jobs.models import Target
+from jobs.models.worker import heartbeat_timeout
 from jobs.outages import close_connection
 from jobs.process_identity import ProcessIdentity
 from jobs.services import limits
@@ -98,7 +98,7 @@ def _list_workers(now: datetime) -> list[str]:
     for worker in queries.list_workers():
         silent_sec = (now - worker.heartbeat_at).total_seconds()
         state = f"{worker.state} ({worker.stuck} stuck)" if worker.stuck else worker.state
-        state = _("silent") if silent_sec > conf.LEASE_SEC else state
+        state = _("silent") if silent_sec > heartbeat_timeout().total_seconds() else state
         busy = f"{worker.busy}/{worker.slots}"
         rows.append((base.shorten(worker.name, 32), state, busy, base.format_age(silent_sec), worker.host))
     return _format_table(("NAME", "STATE", "BUSY", "BEAT", "HOST"), rows) or [_("none is running")]

@@ -13,6 +13,7 @@ from jobs.models import Target
 from jobs.services import targets
 from jobs.services.targets import TargetState
 from jobs.stats import queries
+from jobs.time_text import format_time
 from jobs.validation import fields
 
 HEADINGS = ("TARGET", "TENANT", "QUEUED", "OLDEST", "HOLDER", "STATE")
@@ -67,7 +68,7 @@ class Command(base.CliCommand):
 
 def _build_row(state: TargetState) -> tuple[object, ...]:
     holder = "" if state.holder is None else f"{state.holder.pk} {state.holder.status}"
-    oldest = serializers.format_time(state.oldest_queued_at) or ""
+    oldest = format_time(state.oldest_queued_at) or ""
     status = _("blocked") if state.blocked_by else _("open")
     if state.target.paused:
         actor = f"{state.target.paused_by}: {state.target.reason}".strip(": ")

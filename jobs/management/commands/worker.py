@@ -113,7 +113,7 @@ def _parse_types(options: dict[str, Any], name: str) -> tuple[str, ...] | None:
     job_types = _parse_option(options, name)
     for job_type in job_types or ():
         if job_type not in registry.local_names():
-            raise InvalidInput(_get_field(name), f"no handler is registered for the job type {job_type!r}")
+            raise InvalidInput(base.get_option(name), f"no handler is registered for the job type {job_type!r}")
     return job_types
 
 
@@ -121,9 +121,5 @@ def _parse_option(options: dict[str, Any], name: str) -> tuple[str, ...] | None:
     """Return the names in an option; None if it is not given."""
     if options[name] is None:
         return None
-    field = _get_field(name)
+    field = base.get_option(name)
     return tuple(fields.parse_identifier(value, field) for value in base.parse_names([options[name]], field))
-
-
-def _get_field(name: str) -> str:
-    return f"--{name.replace('_', '-')}"

@@ -10,9 +10,9 @@ from django.utils.translation import gettext as _
 from jobs.errors import InvalidInput
 from jobs.management import base
 from jobs.registry import registry
-from jobs.serializers import format_time
 from jobs.serializers import serialize_job as job_document
 from jobs.services.job_spec import find_template
+from jobs.time_text import format_time
 from jobs.validation import fields
 from schedules import history, services
 from schedules.models import CatchUp, Overlap, Schedule
