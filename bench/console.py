@@ -46,7 +46,10 @@ def _list_pages() -> dict[str, str]:
             f"jobs, {status} in a day": f"{jobs}?ended=24h&status={status}"
             for status in (Status.COMPLETED, Status.FAILED)
         },
-        **{f"jobs, {kind}": f"{jobs}?attention={kind}" for kind in ("blocking", "stuck", "timed", "late")},
+        **{
+            f"jobs, {kind}": f"{jobs}?attention={kind}"
+            for kind in ("unhandled", "blocking", "unserved", "stuck", "timed", "late")
+        },
         **{
             f"jobs, tab {tab}": f"{jobs}?status={tab}"
             for tab in ("waiting", "blocked", "scheduled", "stopped", "dropped")

@@ -78,7 +78,7 @@ WORDS = {
     "LEGACY_TOKEN": "The prefix of the API token as which clients without credentials use the legacy paths: every caller that reaches these paths can do there what this token can. None: such clients get 401. See api.md.",
     "WEBHOOK_ALLOW_PRIVATE": "Lets webhooks and system.http reach private addresses and any port. For development.",
     "WEBHOOK_TIMEOUT_SEC": "For one delivery, all in all.",
-    "WEBHOOK_MAX_RETRIES": "Tries after the first.",
+    "WEBHOOK_MAX_RETRIES": "Attempts after the first.",
     "WEBHOOK_BACKOFF_SEC": "The first retry of a delivery waits so long, each further one twice as long.",
     "WEBHOOK_MAX_PENDING": "Deliveries that may wait for an endpoint. Further ones end FAILED, and can be resent.",
     "WEBHOOK_GIVE_UP_SEC": "An endpoint that has done nothing but fail for so long is disabled.",

@@ -253,7 +253,7 @@ def _worker_alerts(site: AdminSite, facts: AlertFacts) -> Iterator[Alert]:
         names = [link(site, Worker, worker.pk, worker.name) or worker.name for worker in rows[:NAMES_SHOWN]]
         yield Alert(
             message % silent,
-            url,
+            f"{url}?present=0" if url else "",
             _("Show workers"),
             is_bad=False,
             badge=_("Worker"),
@@ -270,9 +270,8 @@ def _worker_alerts(site: AdminSite, facts: AlertFacts) -> Iterator[Alert]:
 
 
 def _unserved_alert(site: AdminSite, ready: ReadyJobs) -> Alert:
-
     def build_url(job_type: str) -> str:
-        return search_url(site, "type", job_type, status=str(Status.QUEUED))
+        return search_url(site, "type", job_type, attention="unserved")
 
     message = ngettext(
         "%s job has no worker that handles it.", "%s jobs have no worker that handles them.", ready.unserved
@@ -282,10 +281,9 @@ def _unserved_alert(site: AdminSite, ready: ReadyJobs) -> Alert:
         for name, jobs in ready.unserved_types
     ]
     left = ready.unserved - sum(jobs for _name, jobs in ready.unserved_types)
-    first = ready.unserved_types[0][0]
     return Alert(
         message % format_count(ready.unserved),
-        build_url(first),
+        f"{list_url(site, Job)}?attention=unserved",
         _("Show jobs"),
         badge=_("No worker"),
         detail=join_names(names, left),

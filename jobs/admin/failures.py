@@ -12,12 +12,15 @@ from django.db.models import QuerySet
 from django.db.models.functions import Left, Right
 from django.utils.translation import gettext as _
 
+from jobs.admin.filters import find_ended_jobs
 from jobs.admin.formatting import first_line
 from jobs.models import Job, JobEvent
 from jobs.models.expressions import sql_literals
+from jobs.models.job import JobQuerySet
 from jobs.models.run import RARE_END_KINDS
 from jobs.payload_visibility import get_public_reason, summarize_traceback
 from jobs.states import EventKind, Status
+from jobs.stats import queries
 
 FAILURES_SHOWN, FAILURES_READ = 10, 100
 FAILURES_SCANNED = 1000  # events
@@ -58,31 +61,39 @@ class FailureGroups:
     is_complete: bool  # whether no limit of the query was reached
 
 
-def group_failures(since: datetime, *, with_texts: bool) -> FailureGroups:
+def find_unhandled(since: datetime) -> JobQuerySet:
+    """Return the jobs that failed since a time and were neither retried nor resolved: of many, the newest."""
+    return Job.objects.filter(queries.unhandled_failures(), pk__in=find_ended_jobs(since, None, [Status.FAILED]))
+
+
+def group_failures(since: datetime, failed: int, *, with_texts: bool) -> FailureGroups:
     """Group the failures since a time that were neither retried nor resolved, in one statement.
 
     They are found by the latest FAILURES_SCANNED events of failed jobs, along their own index, so that the number of
-    older failures does not matter. Without texts, nothing that a handler wrote is part of a group.
+    older failures does not matter; `failed` is how many jobs failed since then, handled ones too. Without texts,
+    nothing that a handler wrote is part of a group.
     """
     events = JobEvent.objects.filter(kind__in=sql_literals(RARE_END_KINDS), kind=EventKind.FAILED, at__gte=since)
     latest = events.order_by("-at").values("job_id")[:FAILURES_SCANNED]
     unhandled = Job.objects.filter(
         pk__in=latest, status=Status.FAILED, resolved_at__isnull=True, retried_by__isnull=True
     )
-    failures = read_failures(unhandled, with_texts=with_texts)
+    failures = read_failures(unhandled, FAILURES_READ + 1, with_texts=with_texts)
+    is_complete = len(failures) <= FAILURES_READ and failed <= FAILURES_SCANNED
+    failures = failures[:FAILURES_READ]
     groups: dict[tuple[str, str, str], FailureGroup] = {}
     for failure in failures:
         key = (failure.job_type, failure.error, failure.location)
         groups.setdefault(key, FailureGroup(*key, failure.job_id, failure.at)).job_ids.append(failure.job_id)
     shown = sorted(groups.values(), key=lambda group: -len(group.job_ids))[:FAILURES_SHOWN]
-    return FailureGroups(shown, [failure.job_id for failure in failures], len(failures) < FAILURES_READ)
+    return FailureGroups(shown, [failure.job_id for failure in failures], is_complete)
 
 
-def read_failures(failed: QuerySet[Job], *, with_texts: bool) -> list[Failure]:
-    """Return the newest FAILURES_READ of these failed jobs. Without texts, nothing that a handler wrote is read out."""
+def read_failures(failed: QuerySet[Job], limit: int, *, with_texts: bool) -> list[Failure]:
+    """Return the newest of these failed jobs. Without texts, nothing that a handler wrote is read out."""
     columns = ("pk", "job_type", "status", "status_reason", "remote", "dispatched_at", "run__finished_at")
     text = Right("run__error", ERROR_TAIL) if with_texts else Left("run__error", ERROR_HEAD)
-    rows = failed.order_by("-pk").annotate(text=text).values_list(*columns, "text", named=True)[:FAILURES_READ]
+    rows = failed.order_by("-pk").annotate(text=text).values_list(*columns, "text", named=True)[:limit]
     failures = []
     for job in rows:
         cause = parse_error(job.text or job.status_reason) if with_texts else hide_error(job)

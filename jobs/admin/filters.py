@@ -26,7 +26,7 @@ from jobs.models.job import RARE_STATUSES, STATUS_CHOICES, STATUS_LABELS
 from jobs.models.run import RARE_END_KINDS
 from jobs.registry import registry
 from jobs.states import ACTIVE, TERMINAL, Status
-from jobs.stats import queries
+from jobs.stats import queries, ready_jobs
 from jobs.stats.cache import RateLimitedCache
 from jobs.stats.event_times import CLOCK_LEEWAY, find_first_event_id
 from jobs.time_text import format_clock
@@ -341,13 +341,20 @@ class AttentionFilter(ChoiceFilter):
     title = _("needs attention")
     parameter_name = "attention"
     known_choices = (
+        ("unhandled", _("Failed, neither retried nor resolved")),
         ("blocking", _("Blocks its target")),
+        ("unserved", _("No worker handles it")),
         ("stuck", _("Missed heartbeat")),
         ("timed", _("Scheduled for later")),
         ("late", _("Ready for more than 1 min")),
     )
 
     def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+        if value == "unhandled":
+            return _filter_by_partial_index(queryset, queries.unhandled_failures())
+        if value == "unserved":
+            unserved = ready_jobs.unserved_jobs(queries.list_workers(), clock.now())
+            return _filter_by_partial_index(queryset, unserved)
         if value == "blocking":
             return _filter_by_partial_index(queryset, Q(holds_lane=True, status__in=[Status.PAUSED, Status.FAILED]))
         if value == "stuck":

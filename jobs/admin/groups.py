@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy, pgettext_lazy
 
 from jobs.admin.base import ReadOnlyAdmin, fieldset
-from jobs.admin.columns import column, computed_column, link, search_url, short_id
+from jobs.admin.columns import change_url, column, computed_column, link, search_url, short_id
 from jobs.admin.filters import CreatedFilter, choice_filter
 from jobs.admin.formatting import (
     badge,
@@ -162,11 +162,11 @@ class JobGroupAdmin(ObjectActionAdmin, ReadOnlyAdmin):
 
     @computed_column(_("progress"))
     def members(self, group: JobGroup) -> SafeString | None:
-        """Count the latest attempt of each member; the linked list has all jobs, earlier attempts included."""
+        """Count the latest attempt of each member, which the group's page lists."""
         by_status = getattr(group, "by_status", None)
         if by_status is None:
             by_status = groups.count_progress([group.pk])[group.pk]["by_status"]
         bar = status_bar(by_status)
-        if bar is None or not self.admin_site.is_registered(Job):
-            return bar
-        return format_html('<a href="{}">{}</a>', search_url(self.admin_site, "group", str(group.pk)), bar)
+        return bar and format_html(
+            '<a href="{}#group-jobs">{}</a>', change_url(self.admin_site, JobGroup, group.pk), bar
+        )

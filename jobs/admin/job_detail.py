@@ -21,7 +21,14 @@ from jobs import db
 from jobs.admin import screens
 from jobs.admin.base import ActionAdmin, CappedInt, can_view_payload
 from jobs.admin.columns import change_url, ids_url, link, list_url, search_url, short_id
-from jobs.admin.failures import ERROR_TAIL, find_own_frame, parse_error, read_failures, shorten_error
+from jobs.admin.failures import (
+    ERROR_TAIL,
+    FAILURES_READ,
+    find_own_frame,
+    parse_error,
+    read_failures,
+    shorten_error,
+)
 from jobs.admin.formatting import (
     describe_priority,
     first_line,
@@ -272,7 +279,7 @@ def count_similar_failures(admin: ActionAdmin, job: Job, run: JobRun | None, *, 
     """Count the other jobs of its type that failed with the same error at the same line within a day."""
     if run is None or not run.error:
         return None
-    failures = read_failures(Job.objects.of_rare_status(Status.FAILED), with_texts=with_texts)
+    failures = read_failures(Job.objects.of_rare_status(Status.FAILED), FAILURES_READ, with_texts=with_texts)
     of_type = [failure for failure in failures if failure.job_type == job.job_type]
     causes = {failure.job_id: (failure.error, failure.location) for failure in of_type}
     since = timezone.now() - timedelta(days=1)
@@ -371,7 +378,7 @@ def _worker_link(admin: ActionAdmin, lease_owner: str) -> SafeString | None:
 
 
 def _describe_stop_request(job: Job) -> str:
-    if not job.cancel_requested or job.is_terminal or job.status == Status.PAUSED:
+    if not job.cancel_requested:
         return ""
     return _("Pause requested.") if job.cancel_mode == StopMode.PAUSE else _("Cancel requested.")
 

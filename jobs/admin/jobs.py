@@ -98,7 +98,7 @@ class JobChangeList(ConsoleChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        if not is_one_schedule(request):
+        if not is_unfolded(request):
             self.result_list = fold_skipped_runs(list(self.result_list))
             _name_schedules(self.result_list)
 
@@ -176,32 +176,32 @@ class CountedJobs(JobChangeList):
         self.full_result_count, self.paginator = None, None
 
 
-def is_one_schedule(request: HttpRequest) -> bool:
-    """Return whether the list is about one schedule, so that its skipped runs are shown one by one."""
-    return "schedule:" in request.GET.get("q", "")
+def is_unfolded(request: HttpRequest) -> bool:
+    """Return whether skipped runs are shown one by one: the list is about one schedule, or about chosen jobs."""
+    return "schedule:" in request.GET.get("q", "") or "ids" in request.GET
 
 
 def fold_skipped_runs(jobs: list[Any]) -> list[Any]:
     """Leave one row of all runs of a schedule that were skipped because the previous one was unfinished.
 
-    Its `folded` is the number of rows that it stands for.
+    Its `folded` are the keys of the rows that it stands for.
     """
     first_of: dict[Any, Any] = {}
     rows = []
     for job in jobs:
-        job.folded = 1
+        job.folded = [job.pk]
         is_overlap = job.status == Status.SKIPPED and job.status_reason.startswith(OVERLAP_REASON)
         first = first_of.setdefault(job.schedule_id, job) if is_overlap and job.schedule_id is not None else job
         if first is job:
             rows.append(job)
         else:
-            first.folded += 1
+            first.folded.append(job.pk)
     return rows
 
 
 def _name_schedules(jobs: list[Job]) -> None:
     """Set `schedule_name` of the rows that stand for several skipped runs."""
-    folded = [job for job in jobs if job.folded > 1]  # type: ignore[attr-defined]
+    folded = [job for job in jobs if len(job.folded) > 1]  # type: ignore[attr-defined]
     if folded:
         model: Any = Job._meta.get_field("schedule").related_model
         names = dict(model.objects.filter(pk__in=[job.schedule_id for job in folded]).values_list("pk", "name"))
@@ -366,19 +366,14 @@ class JobAdmin(JobActionAdmin):
     @computed_column(_("details"))
     def details(self, job: Job) -> SafeString | None:
         """Show why the job waits, its progress or the reason of its status, its attempt and other marks."""
-        if getattr(job, "folded", 1) > 1:
-            return self._fold_link(job)
+        folded: list[UUID] = getattr(job, "folded", [])
+        if len(folded) > 1:
+            return _fold_link(job, folded)
         badges = format_html_join(" ", '<span class="jc-mark">{}</span>', ((label,) for label in _list_marks(job)))
         css_class = "jc-error" if job.status == Status.FAILED else "jc-muted"
         texts = [text for text in (_describe(job), _describe_attempt(job)) if text]
         line = format_html('<span class="{}"><bdi>{}</bdi></span> ', css_class, " · ".join(texts)) if texts else ""
         return format_html("{}{}", line, badges) if line or badges else None
-
-    def _fold_link(self, job: Job) -> SafeString:
-        text = ngettext("%(count)d skipped run of %(name)s", "%(count)d skipped runs of %(name)s", job.folded)  # type: ignore[attr-defined]
-        query = urlencode({"status": Status.SKIPPED, "q": f"schedule:{job.schedule_id}"})
-        values = {"count": job.folded, "name": job.schedule_name}  # type: ignore[attr-defined]
-        return format_html('<a href="?{}"><bdi>{}</bdi></a>', query, text % values)
 
     @computed_column(_("priority"))
     def shown_priority(self, job: Job) -> int:
@@ -456,6 +451,13 @@ def _describe(job: Job) -> str:
 
 def _describe_attempt(job: Job) -> str:
     return _now("attempt %s") % format_attempt(job) if job.attempt > 1 else ""
+
+
+def _fold_link(job: Job, folded: list[UUID]) -> SafeString:
+    """Return the number of the skipped runs that a row stands for, as a link to them."""
+    text = ngettext("%(count)d skipped run of %(name)s", "%(count)d skipped runs of %(name)s", len(folded))
+    values = {"count": len(folded), "name": job.schedule_name}  # type: ignore[attr-defined]
+    return format_html('<a href="?ids={}"><bdi>{}</bdi></a>', ",".join(map(str, folded)), text % values)
 
 
 def _list_marks(job: Job) -> list[str]:

@@ -28,7 +28,6 @@ from jobs.admin.formatting import format_count
 from jobs.admin.screens import APP, SCREENS, list_screens, render, screen, screen_url
 from jobs.models import ConcurrencyLimit, Job
 from jobs.roles import APP_LABELS
-from jobs.states import Status
 from jobs.stats import queries
 from jobs.stats.cache import RateLimitedCache
 
@@ -133,11 +132,12 @@ def add_count(
     _counts[name] = Count(find_rows, label, is_bad)
 
 
-def _unhandled_failures() -> QuerySet[Any]:
-    return Job.objects.of_rare_status(Status.FAILED).filter(resolved_at__isnull=True, retried_by__isnull=True)
-
-
-add_count("jobs", _unhandled_failures, lambda n, text: ngettext("%s failed", "%s failed", n) % text, is_bad=True)
+add_count(
+    "jobs",
+    lambda: Job.objects.filter(queries.unhandled_failures()),
+    lambda n, text: ngettext("%s failed", "%s failed", n) % text,
+    is_bad=True,
+)
 add_count("queue", lambda: Job.objects.waiting(), lambda n, text: text)
 add_count("workers", lambda: queries.online_workers().filter(stopped_at__isnull=True), lambda n, text: text)
 add_count("targets", queries.blocking_jobs, lambda n, text: ngettext("%s blocked", "%s blocked", n) % text, is_bad=True)

@@ -18,9 +18,9 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from jobs.admin import charts, screens, windows
 from jobs.admin.alerts import LATE_AFTER, AlertFacts, build_action_fields, find_alerts
-from jobs.admin.base import can_view_payload
+from jobs.admin.base import can_view_payload, count_capped
 from jobs.admin.columns import ids_url, link, list_url, short_id
-from jobs.admin.failures import FailureGroups, group_failures
+from jobs.admin.failures import FAILURES_SCANNED, FailureGroups, find_unhandled, group_failures
 from jobs.admin.filters import waits_for_operator
 from jobs.admin.formatting import (
     badge,
@@ -85,7 +85,8 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         day=day,
     )
     slots, jobs_url = windows.load_slots(window, now), list_url(site, Job)
-    failures = group_failures(start, with_texts=can_view_payload(request))
+    failed = sum(slot.failed for slot in slots)
+    failures = group_failures(start, failed, with_texts=can_view_payload(request))
     figures = Figures(jobs_url, window, slots, counts, now)
     return {
         "window": window,
@@ -107,6 +108,7 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         "table": [_build_table_row(slot, jobs_url) for slot in slots],
         "failures": [_build_failure(site, group, jobs_url) for group in failures.groups],
         "failures_complete": failures.is_complete,
+        "failures_scanned": FAILURES_SCANNED,
         "failed_url": f"{jobs_url}?status={Status.FAILED}",
         "can_retry": request.user.has_perm(f"{APP}.retry_job"),
         "jobs_url": jobs_url,
@@ -116,7 +118,7 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         "pause_url": screen_url(site, "resource", "pause"),
         "resume_url": screen_url(site, "resource", "resume"),
         "workers": list_shown_workers(site, request, workers, now),
-        "workers_left": max(len(workers) - WORKERS_SHOWN, 0),
+        "workers_total": len(workers) if len(workers) > WORKERS_SHOWN else 0,
         "workers_url": _workers_url(site, request),
         "sections": [html for section in _sections if (html := section(admin, request)) is not None],
     }
@@ -181,8 +183,11 @@ class Figures:
     def count_failed(self, failures: FailureGroups) -> Figure:
         failed = self.outcomes[Status.FAILED]
         ended = failed + self.outcomes[Status.COMPLETED]
-        unhandled = len(failures.job_ids)
-        part = Part(_("unhandled"), unhandled, ids_url(self.jobs_url, failures.job_ids)) if unhandled else None
+        unhandled, url = len(failures.job_ids), ids_url(self.jobs_url, failures.job_ids)
+        if not failures.is_complete:
+            unhandled = count_capped(find_unhandled(self.slots[0].start))
+            url = f"{self._finished_url(str(Status.FAILED))}&attention=unhandled"
+        part = Part(_("unhandled"), unhandled, url) if unhandled else None
         return Figure(
             _("Failed (%s)") % self.window.label,
             format_count(failed),

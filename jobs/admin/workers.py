@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from django.db.models import BooleanField, ExpressionWrapper, Max, OuterRef, Q, Subquery
+from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.template.defaultfilters import filesizeformat
 from django.utils import timezone
@@ -71,10 +72,13 @@ def _accepts_requests(worker: Worker) -> bool:
 class PresentFilter(ChoiceFilter):
     title = _("online")
     parameter_name = "present"
-    known_choices = (("1", _("Yes")),)
+    known_choices = (("1", _("Yes")), ("0", _("No heartbeat")))
 
     def filter_by_choice(self, queryset: Any, value: str) -> Any:
-        return queryset.filter(pk__in=queries.online_workers().values("pk"))
+        shown = queries.online_workers()
+        if value == "0":
+            shown = shown.filter(heartbeat_at__lte=Now() - heartbeat_timeout())
+        return queryset.filter(pk__in=shown.values("pk"))
 
 
 class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):

@@ -48,7 +48,7 @@ class ListedGroupOut(Out):
     then_index: int | None = Field(description="The `group_index` of the final job, if the group has one.")
     status: Annotated[str, WithJsonSchema(enum_schema(GroupStatus.values))]
     cancel_requested: bool
-    round: int = Field(description="How often it was opened; a retry reopens a finished group.")
+    round: int = Field(description="The number of its runs; a retry reopens a finished group.")
     created_at: Time
     finished_at: Time | None
     progress: ProgressOut

@@ -77,7 +77,8 @@ def _list_reasons(facts: Facts) -> list[Reason]:
 
 def _pending_reasons(facts: Facts) -> Iterator[Reason]:
     if (other := facts.predecessor) is not None:
-        values = {"job": other.pk, "status": STATUS_IN_SENTENCE[Status(other.status)], "place": other.group_index}
+        place = (other.group_index or 0) + 1  # counted from 1, as on the group's page
+        values = {"job": other.pk, "status": STATUS_IN_SENTENCE[Status(other.status)], "place": place}
         message = _("waiting for job %(job)s, place %(place)s of its group, which is %(status)s") % values
         yield Reason("predecessor", message, blocking_job_id=other.pk)
     elif not facts.job.hold:

@@ -13,7 +13,8 @@ from django.db.models.functions import Cast, Now
 
 from jobs.conf import conf
 from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
-from jobs.models.job import JobQuerySet
+from jobs.models.expressions import sql_literals
+from jobs.models.job import RARE_STATUSES, JobQuerySet
 from jobs.models.worker import heartbeat_timeout
 from jobs.policies.concurrency import Flow, InUse
 from jobs.states import Status
@@ -65,6 +66,12 @@ def running_jobs() -> JobQuerySet:
 def blocking_jobs() -> JobQuerySet:
     """Return the jobs that block their target until an operator acts."""
     return Job.objects.filter(holds_lane=True, status__in=[Status.PAUSED, Status.FAILED]).order_by("lane_id")
+
+
+def unhandled_failures() -> Q:
+    """Return the condition of failed jobs that were neither retried nor resolved, along their partial index."""
+    failed = Q(status__in=sql_literals(RARE_STATUSES), status=Status.FAILED)
+    return failed & Q(resolved_at__isnull=True, retried_by__isnull=True)
 
 
 def list_workers() -> list[Worker]:

@@ -15,7 +15,8 @@ from django.db.models import BooleanField, Case, Count, F, Min, Q, Value, When
 from django.db.models.functions import Coalesce, Greatest
 
 from jobs import db
-from jobs.models import Job, LimitScope, Worker
+from jobs.models import Gate, Job, LimitScope, Worker
+from jobs.models.expressions import SqlLiteral
 from jobs.models.worker import heartbeat_timeout
 from jobs.policies.concurrency import SCOPE_COLUMNS
 from jobs.stats.cache import RateLimitedCache
@@ -75,6 +76,13 @@ def _query(serves: Iterable[dict[str, Any]], paused: Collection[tuple[str, str]]
     since = min(since for _jobs, since in not_served)
     jobs = sum(jobs for jobs, _since in not_served)
     return ReadyJobs(startable, oldest_at, jobs, since, tuple(types[:UNSERVED_TYPES_SHOWN]))
+
+
+def unserved_jobs(workers: Iterable[Worker], now: datetime) -> Q:
+    """Return the condition of the ready jobs that `ReadyJobs.unserved` counts."""
+    ready = Q(gate=SqlLiteral(Gate.READY), remote=False)
+    served = _served_by(worker.serves for worker in workers if is_claiming(worker, now))
+    return ready if served is None else ready & ~served
 
 
 def _flag(condition: Q | None) -> Any:

@@ -183,7 +183,8 @@ def alert_overdue(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
     text = ngettext("%(count)d schedule is overdue by %(age)s.", "%(count)d schedules are overdue, by %(age)s.", count)
     message = text % {"count": count, "age": format_duration(timezone.now() - first)}
     link_text = ngettext("Show schedule", "Show schedules", count)
-    yield Alert(message, _list_url(site), link_text, badge=_("Overdue"), icon="◷")
+    url = f"{_list_url(site)}?overdue=1" if _list_url(site) else ""
+    yield Alert(message, url, link_text, badge=_("Overdue"), icon="◷")
 
 
 def alert_skipping(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:

@@ -290,6 +290,15 @@ class SkippingFilter(ChoiceFilter):
         return queryset.filter(skips_in_a_row__gte=MANY_SKIPS)
 
 
+class OverdueFilter(ChoiceFilter):
+    title = _("overdue")
+    parameter_name = "overdue"
+    known_choices = (("1", _("Yes")),)
+
+    def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+        return queryset.filter(pk__in=Schedule.objects.overdue().values("pk"))
+
+
 class ScheduleAdmin(ServiceBackedAdmin):
     change_list_template = "schedules/schedule_list.html"
     delete_service = staticmethod(services.delete)
@@ -298,7 +307,7 @@ class ScheduleAdmin(ServiceBackedAdmin):
     change_form_template = "schedules/schedule_page.html"
     empty_text = _('No schedules yet. Add one here, or declare it in code: @job("report", cron="0 9 * * 1-5").')
     list_display = ("shown_name", "job_source", "shown_rule", "latest_fires", "next_fire")
-    list_filter = (EnabledFilter, SkippingFilter, JobTypeFilter)
+    list_filter = (EnabledFilter, OverdueFilter, SkippingFilter, JobTypeFilter)
     list_select_related = ("template",)
     list_defer = ("params", "template__params", "template__retry_policy", "template__tags")
     ordering = ("tenant", "name")

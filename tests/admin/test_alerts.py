@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from django.utils import timezone
 
 import tests.sample_app.job_types  # noqa: F401
 from jobs.admin.alerts import Alert
-from jobs.models import Job, WorkerState
+from jobs.models import Gate, Job, WorkerState
 from jobs.services import limits
 from jobs.states import Status
 from jobs.stats import ready_jobs
@@ -41,6 +43,11 @@ def serve(*job_types: str, **fields: Any) -> Any:
 def find_alerts(client: Client) -> list[Alert]:
     alerts: list[Alert] = client.get(reverse(OVERVIEW)).context["alerts"]
     return alerts
+
+
+def count_listed(client: Client, url: str) -> int:
+    count: int = client.get(url).context["cl"].result_count
+    return count
 
 
 def read_alerts(client: Client) -> str:
@@ -98,7 +105,7 @@ def test_jobs_that_no_worker_handles_are_counted_by_type(boss: Client) -> None:
     (alert,) = find_alerts(boss)
     assert (alert.message, alert.since) == ("4 jobs have no worker that handles them.", since)
     assert ("demo.mail" in alert.detail, "(3)" in alert.detail, "demo.print" in alert.detail) == (True, True, True)
-    assert boss.get(alert.url).context["cl"].result_count == 3
+    assert count_listed(boss, alert.url) == 4
     serve("demo.mail", "demo.print")
     assert "no worker" not in read_alerts(boss)
 
@@ -216,3 +223,45 @@ def test_the_alert_of_missed_heartbeats_lists_those_jobs(boss: Client) -> None:
     (alert,) = [alert for alert in find_alerts(boss) if alert.badge == "Heartbeat"]
     assert alert.url.startswith(get_list_url(Job))
     assert boss.get(alert.url).context["cl"].result_count == 1
+
+
+def test_the_number_of_an_alert_is_that_of_the_list_to_which_it_leads(boss: Client) -> None:
+    now = timezone.now()
+    past, future = now - timedelta(minutes=5), now + timedelta(hours=1)
+    serve()
+    serve(heartbeat_at=past)
+    for number in range(2):
+        job_in(Status.FAILED, target=f"book-{number}")
+        ScheduleFactory.create(next_fire_at=past)
+        ScheduleFactory.create(next_fire_at=future, skips_in_a_row=14)
+        WebhookEndpointFactory.create(enabled=False, disabled_reason="gone")
+    JobFactory.create_batch(2, job_type="demo.mail")
+    JobFactory.create(job_type="demo.print")
+    job_in(Status.RUNNING, lease_expires_at=past)
+    limits.pause("resource", "smtp")
+    # What these alerts do not count.
+    JobFactory.create(job_type="demo.mail", gate=Gate.TIME, not_before=future)
+    JobFactory.create(job_type="demo.mail", gate=Gate.LANE, target="book-9")
+    JobFactory.create(), job_in(Status.FAILED), job_in(Status.RUNNING)
+    WebhookEndpointFactory.create(enabled=False)
+    limits.set_maximum("resource", "gpu", maximum=1)
+    found = {alert.badge: (read_number(alert.message), count_listed(boss, alert.url)) for alert in find_alerts(boss)}
+    assert found == {
+        "Blocked": (2, 2),
+        "No worker": (3, 3),
+        "Worker": (1, 1),
+        "Heartbeat": (1, 1),
+        "Overdue": (2, 2),
+        "Skipping": (2, 2),
+        "Webhook": (2, 2),
+        "Paused": (1, 1),
+    }
+    (unserved,) = [alert for alert in find_alerts(boss) if alert.badge == "No worker"]
+    links = re.findall(r'href="([^"]+)">.*? \((\d+)\)', unserved.detail)
+    assert [count_listed(boss, unescape(url)) for url, _number in links] == [int(number) for _url, number in links]
+    assert [number for _url, number in links] == ["2", "1"]
+
+
+def read_number(text: str) -> int:
+    (number, *_others) = re.findall(r"\d+", text)
+    return int(number)

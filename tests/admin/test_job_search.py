@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import Any
 from urllib.parse import quote
 
@@ -278,6 +280,17 @@ def test_skipped_runs_of_one_schedule_are_one_row(boss: Client) -> None:
     rows = {row.pk for row in open_list(boss).context["cl"].result_list}
     assert rows == {first.pk, skipped[-1].pk, other_first.pk, alone.pk}
     assert search(boss, f"schedule:{schedule.pk}", "status=SKIPPED") == {job.pk for job in skipped}
+
+
+def test_a_row_of_skipped_runs_leads_to_as_many_as_it_says(boss: Client) -> None:
+    schedule = create_due_schedule(name="every minute", overlap="skip")
+    for due in list_minutes(NOON, 4):
+        make_due(schedule, due)
+        fire_due(due)
+    _first, *skipped = list_jobs(schedule)
+    JobFactory.create(skipped=True, schedule=schedule)  # by its handler: it stands in the list by itself
+    (url,) = re.findall(r'href="\?([^"]+)"><bdi>3 skipped runs of every minute', page(boss))
+    assert {row.pk for row in open_list(boss, unescape(url)).context["cl"].result_list} == {job.pk for job in skipped}
 
 
 def test_the_type_filter_offers_the_types_of_the_rows(boss: Client) -> None:

@@ -245,6 +245,36 @@ def test_failures_that_look_alike_stand_together_and_are_retried_together(boss: 
     assert boss.get(place("overview"), {"window": "7d"}).context["failures"][-1]["group"].error == "OSError"
 
 
+@pytest.mark.parametrize("limit", ["FAILURES_READ", "FAILURES_SCANNED"])
+def test_unhandled_failures_beyond_those_that_are_read_are_counted(
+    boss: Client, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    now = timezone.now()
+    for minutes in range(5, 10):
+        fail_job(at=now - timedelta(minutes=minutes))
+    for _ in range(2):
+        fail_job(at=now, resolved_at=now)
+    minute = (now - timedelta(minutes=10)).replace(second=0, microsecond=0)
+    JobMinuteFactory.create(minute=minute, outcome="FAILED", jobs=7)
+    monkeypatch.setattr(f"jobs.admin.failures.{limit}", 2)
+    page = boss.get(place("overview"), {"window": "1h"})
+    (part,) = page.context["figures"][1].parts
+    assert (part.count, boss.get(part.url).context["cl"].result_count) == (5, 5)
+    assert "No unhandled failures." not in page.content.decode()
+
+
+def test_a_window_without_unhandled_failures_says_so(boss: Client) -> None:
+    fail_job(resolved_at=timezone.now())
+    assert "No unhandled failures." in boss.get(place("overview")).content.decode()
+
+
+def test_more_workers_than_are_shown_are_all_counted(boss: Client) -> None:
+    WorkerFactory.create_batch(12, serves=SERVES)
+    page = boss.get(place("overview"))
+    assert "All 12 workers" in page.content.decode()
+    assert boss.get(page.context["workers_url"]).context["cl"].result_count == 12
+
+
 def dict_of_lists(fields: Any) -> dict[str, list[Any]]:
     """Return the fields of a form as a browser posts them."""
     posted: dict[str, list[Any]] = {}

@@ -170,6 +170,7 @@ def test_it_shows_what_starts_next_across_tenants_and_priorities(boss: Client) -
     assert ("relay is down" in rows[3][2], "sample.noop" in rows[4][2]) == (True, True)
     page = unescape(read_page(boss))
     assert all(text in page for text in ('{"text": "0"}', "acme", "now", "in 1 min"))
+    assert ("Submitted" in page, "Waiting since" in page) == (True, False)  # beside it stands "5 s ago"
 
 
 def test_what_starts_next_counts_limits_and_running_jobs(boss: Client) -> None:

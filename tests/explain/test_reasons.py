@@ -91,6 +91,7 @@ def test_a_place_of_a_sequence_names_the_place_before_it() -> None:
     reason = only(third)
     assert (reason.code, reason.blocking_job_id) == ("predecessor", first.pk)
     assert ("is queued" in reason.message, str(first.pk) in reason.message) == (True, True)
+    assert "place 1 of its group" in reason.message  # as on the group's page
 
 
 def test_a_member_that_waits_for_an_action_on_its_group_alone_says_so() -> None:

@@ -54,7 +54,7 @@ LISTS = (
         for extra in ("", *(f"&status={status}" for status in ENDS))
     ),
     "?ended=24h&job_type=tests.note",
-    *(f"?attention={item}" for item in ("blocking", "stuck", "timed", "late")),
+    *(f"?attention={item}" for item in ("unhandled", "blocking", "unserved", "stuck", "timed", "late")),
     *(f"?status={tab}" for tab in TABS),
     *(f"?sort={sort}{extra}" for sort in SORTS for extra in ("", *(f"&status={tab}" for tab in TABS))),
     *(f"?q={quote(term)}{extra}" for term in TERMS for extra in ("", "&sort=oldest", "&status=FAILED")),

@@ -54,6 +54,16 @@ def test_a_rate_counts_the_last_hundred_within_a_day() -> None:
     assert endpoints.success_rates([endpoint.pk]) == endpoints.success_rates([]) == {}
 
 
+def test_a_rate_says_where_it_is_only_of_the_latest_deliveries(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = WebhookEndpointFactory.create()
+    WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, failed=True)
+    WebhookDeliveryFactory.create_batch(4, endpoint=endpoint, delivered=True)
+    assert "50 % of 8" in boss.get(get_list_url(WebhookEndpoint)).content.decode()
+    monkeypatch.setattr(endpoints, "LIST_RATE_SAMPLE", 5)
+    assert "80 % of the latest 5" in boss.get(get_list_url(WebhookEndpoint)).content.decode()
+    assert "50 % of 8" in boss.get(get_page_url(endpoint)).content.decode()
+
+
 def test_resending_failed_deliveries_alone_raises_no_success_rate() -> None:
     endpoint = WebhookEndpointFactory.create()
     WebhookDeliveryFactory.create_batch(3, endpoint=endpoint, delivered=True)

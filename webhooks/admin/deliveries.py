@@ -274,7 +274,7 @@ def alert_disabled(site: AdminSite, request: HttpRequest) -> Iterator[Alert]:
             format_html("<bdi>{}</bdi> “<bdi>{}</bdi>”", endpoint.origin, first_line(endpoint.disabled_reason, 100))
             for endpoint in disabled[:SHOWN_IN_ALERT]
         ]
-        url = f"{list_url(site, WebhookEndpoint)}?enabled=0" if site.is_registered(WebhookEndpoint) else ""
+        url = f"{list_url(site, WebhookEndpoint)}?enabled=failed" if site.is_registered(WebhookEndpoint) else ""
         link_text = ngettext("Show endpoint", "Show endpoints", count)
         detail = join_names(names, count - len(names))
         yield Alert(message % count, url, link_text, is_bad=False, badge=_now("Webhook"), detail=detail)

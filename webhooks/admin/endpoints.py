@@ -18,9 +18,9 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs import actors, clock, db
-from jobs.admin.base import can_view_payload
+from jobs.admin.base import CappedInt, can_view_payload
 from jobs.admin.columns import change_url, column, computed_column, label_on_phone, link, list_url
-from jobs.admin.filters import EnabledFilter
+from jobs.admin.filters import YES_NO, ChoiceFilter
 from jobs.admin.formatting import badge, first_line, format_relative_time, isolate_text, name_with_tenant, text_block
 from jobs.admin.forms import validate_with
 from jobs.admin.object_actions import ObjectAction, ServiceBackedAdmin, call_with_key
@@ -28,6 +28,7 @@ from jobs.conf import conf
 from jobs.ids import min_id_at
 from jobs.validation import fields as validation
 from webhooks import services
+from webhooks.admin.deliveries import find_disabled
 from webhooks.events import PATTERNS
 from webhooks.models import DeliveryStatus, WebhookDelivery, WebhookEndpoint
 from webhooks.url_guard import MAX_URL_LENGTH
@@ -44,13 +45,15 @@ class SuccessRate(NamedTuple):
     """Of the deliveries that were sent at least once, or failed: how many were delivered."""
 
     delivered: int
-    sent: int
+    sent: int  # a CappedInt if only the latest were counted
 
 
 def _format_rate(rate: SuccessRate | None) -> str | None:
     if rate is None:
         return None
-    return _now("%(percent)d %% of %(count)d") % {"percent": 100 * rate.delivered // rate.sent, "count": rate.sent}
+    is_capped = isinstance(rate.sent, CappedInt)
+    text = _now("%(percent)d %% of the latest %(count)d") if is_capped else _now("%(percent)d %% of %(count)d")
+    return text % {"percent": 100 * rate.delivered // rate.sent, "count": rate.sent}
 
 
 def _format_listed_rate(rate: SuccessRate | None) -> SafeString | None:
@@ -89,6 +92,17 @@ class EndpointForm(forms.ModelForm):
         return str(validate_with(services.VALIDATORS["url"], self.cleaned_data["url"]))
 
 
+class EndpointStateFilter(ChoiceFilter):
+    title = _("enabled")
+    parameter_name = field = "enabled"
+    known_choices = (*YES_NO, ("failed", _("No, after failures")))
+
+    def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
+        if value == "failed":
+            return queryset.filter(pk__in=find_disabled().values("pk"))
+        return super().filter_by_choice(queryset, value)
+
+
 class WebhookEndpointAdmin(ServiceBackedAdmin):
     """Secrets are in no form and no list; the path of a URL, often a secret too, requires `view_payload`."""
 
@@ -124,7 +138,7 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         ),
     )
     list_display = ("shown_url", "shown_state", "success_rate", "failures", "suspended", "shown_events")
-    list_filter = (EnabledFilter,)
+    list_filter = (EndpointStateFilter,)
     list_defer = ("secret", "old_secret")
     name_field = "url"
     qualifiers = {"tenant": "tenant"}
@@ -202,7 +216,8 @@ class WebhookEndpointAdmin(ServiceBackedAdmin):
         return {"deliveries_url": url if self.admin_site.is_registered(WebhookDelivery) else ""}
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
-        rates, sees_url = success_rates([endpoint.pk for endpoint in rows]), can_view_payload(request)
+        rates = success_rates([endpoint.pk for endpoint in rows], LIST_RATE_SAMPLE)
+        sees_url = can_view_payload(request)
         for endpoint in rows:
             endpoint.rate = rates.get(endpoint.pk)
             endpoint.visible_url = endpoint.url if sees_url else endpoint.origin
@@ -232,15 +247,20 @@ def success_rates(endpoint_ids: Sequence[UUID], limit: int = LIST_RATE_SAMPLE) -
     since = min_id_at(clock.now() - timedelta(hours=24))
     own_ids = WebhookDelivery.objects.filter(endpoint_id=OuterRef("pk")).order_by("-pk").values("pk")
     endpoints: Any = WebhookEndpoint.objects.filter(pk__in=list(endpoint_ids)).order_by()
-    wanted = Q()
+    wanted, capped = Q(), set()
     # The id to read from is found along the index of each endpoint's deliveries.
     with_limit = endpoints.annotate(nth_latest=Subquery(own_ids[limit - 1 : limit]))
     for endpoint_id, nth_latest in with_limit.values_list("pk", "nth_latest"):
         wanted |= Q(endpoint_id=endpoint_id, pk__gte=max(since, nth_latest) if nth_latest else since)
+        if nth_latest and nth_latest > since:
+            capped.add(endpoint_id)
     if not wanted:
         return {}
     is_new = Q(status=DeliveryStatus.PENDING, attempts=0)
     sent: Any = WebhookDelivery.objects.filter(wanted).exclude(is_new)
     delivered = Count("pk", filter=Q(status=DeliveryStatus.DELIVERED))
     rows = sent.order_by().values_list("endpoint_id").annotate(delivered=delivered, sent=Count("pk"))
-    return {endpoint_id: SuccessRate(*counts) for endpoint_id, *counts in rows}
+    return {
+        endpoint_id: SuccessRate(delivered, CappedInt(sent) if endpoint_id in capped else sent)
+        for endpoint_id, delivered, sent in rows
+    }
