@@ -43,7 +43,7 @@ def test_a_leaking_handler_ends_its_worker_and_loses_nothing(fleet: Fleet) -> No
         assert worker.wait_for_end() == 0, worker.output
         workers += 1
         assert workers < 8, fleet.logs()
-    assert workers > 2
+    assert workers > 1  # one worker leaks up to four times: two jobs are claimed in the turn that records two
     assert re.search(r"recycling, \d+ MiB of memory in use \(--max-rss 450\); 2 jobs running", fleet.logs())
     assert_each_ran_once()
 
