@@ -212,7 +212,7 @@ def test_the_screen_shows_who_did_what_to_which_object_and_what_changed(boss: Cl
         "paused: <bdi>no</bdi> → <bdi>yes",
         "root (command line)",
         "Pause target",
-        "sample.noop …",
+        f'sample.noop <span class="jc-whole">…{str(job.pk)[-12:]}</span>',
     ):
         assert text in page, text
     for row in (job, target):
