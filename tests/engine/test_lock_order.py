@@ -18,6 +18,7 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.factories import SAMPLE_TYPE, JobFactory
 from tests.support.executor import WORKER
+from tests.support.locks import is_lock_awaited
 from tests.support.snapshots import list_event_kinds
 from tests.support.worker_processes import wait_until
 
@@ -42,15 +43,6 @@ class Exchange(threading.Thread):
             connection.close()
 
 
-def somebody_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(  # what it holds says in which database it waits
-            """SELECT 1 FROM pg_locks waits JOIN pg_locks holds USING (pid) JOIN pg_database d ON d.oid = holds.database
-               WHERE NOT waits.granted AND d.datname = current_database()"""
-        )
-        return cursor.fetchone() is not None
-
-
 @pytest.fixture
 def jobs(request: pytest.FixtureRequest) -> tuple[list[Job], list[Job]]:
     """So many that run, and that wait."""
@@ -66,7 +58,7 @@ def test_a_worker_that_waits_to_end_a_job_holds_nothing_of_the_queue(jobs: tuple
     with transaction.atomic():
         job_services.cancel(running[-1].pk)
         exchange.start()
-        wait_until(somebody_waits, what="the end waits for the caller")
+        wait_until(is_lock_awaited, what="the end waits for the caller")
         free = Job.objects.select_for_update(nowait=True).filter(pk__in=[job.pk for job in waiting])
         assert len(free) == len(waiting)
         job_services.cancel(waiting[0].pk)
@@ -85,7 +77,7 @@ def test_an_end_that_waited_for_a_heartbeat_is_written_once(jobs: tuple[list[Job
         leases = [(job.pk, job.lease_token) for job in running if job.lease_token is not None]
         assert len(renew_leases(connection, leases, 30)) == len(running)
         exchange.start()
-        wait_until(somebody_waits, what="the end waits for the heartbeat")
+        wait_until(is_lock_awaited, what="the end waits for the heartbeat")
     exchange.join()
     verdicts, claimed = exchange.done
     assert set(verdicts.values()) == {FinishStatus.DONE}

@@ -20,6 +20,7 @@ from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.chaos import group_pairs
 from tests.support.executor import WORKER, claim_next
+from tests.support.locks import is_lock_awaited
 from tests.support.worker_processes import Fleet, wait_until
 
 
@@ -63,13 +64,7 @@ class Finish(threading.Thread):
         with closing(db.connection()), db.atomic():
             finish.finish([self.result], actor=WORKER)
             self.has_finished.set()
-            wait_until(has_waiting_transaction, what="the cancel waits for the group")
-
-
-def has_waiting_transaction() -> bool:
-    with db.connection().cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
+            wait_until(is_lock_awaited, what="the cancel waits for the group")
 
 
 @pytest.fixture

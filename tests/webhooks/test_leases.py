@@ -14,6 +14,7 @@ from django.utils import timezone
 from jobs import clock
 from jobs.ids import min_id_at
 from tests.factories import WebhookDeliveryFactory
+from tests.support.locks import is_lock_awaited
 from tests.support.webhook_receiver import Receiver
 from tests.support.webhooks import (
     complete_job,
@@ -415,16 +416,10 @@ def test_disabling_an_endpoint_waits_for_fan_out_and_ends_its_deliveries() -> No
     with transaction.atomic():
         fanout.fan_out()
         other.start()
-        wait_until(_is_lock_awaited)
+        wait_until(is_lock_awaited)
     other.join()
     (delivery,) = list_deliveries()
     assert (delivery.status, delivery.error) == ("FAILED", "endpoint disabled")
-
-
-def _is_lock_awaited() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
 
 
 # ---------------------------------------------------------------------- senders side by side

@@ -18,6 +18,7 @@ from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, make_contex
 from jobs.models import ConcurrencyLimit, Job
 from jobs.services import jobs as job_services
 from jobs.states import EventKind, Status
+from tests.support.locks import is_lock_awaited
 from tests.support.worker_processes import Fleet, get_event, wait_for_status, wait_until
 
 LOCK = "BEGIN IMMEDIATE" if connection.vendor == "sqlite" else "LOCK TABLE jobscheduler_job IN ACCESS EXCLUSIVE MODE"
@@ -91,12 +92,3 @@ def hold_lock() -> Iterator[None]:
             cursor.execute(LOCK)
             yield
             cursor.execute("ROLLBACK")
-
-
-def is_lock_awaited() -> bool:
-    """Return whether a connection waits for the lock; SQLite cannot tell."""
-    if connection.vendor == "sqlite":
-        return True
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-        return bool(cursor.fetchone()[0])
