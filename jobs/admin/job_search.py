@@ -20,10 +20,11 @@ from django.utils.translation import gettext as _
 from jobs import db
 from jobs.admin.base import COUNT_LIMIT, SearchTerm, parse_uuid
 from jobs.admin.filters import TABS, filter_by_status, get_statuses
-from jobs.models import Job, JobGroup, JobRun, JobTag
+from jobs.models import Job, JobEvent, JobGroup, JobRun, JobTag
 from jobs.models.expressions import SqlLiteral, sql_literals
-from jobs.models.job import ID_TAIL, RARE_STATUSES
-from jobs.states import Status
+from jobs.models.job import RARE_STATUSES
+from jobs.models.run import JOB_ID_TAIL
+from jobs.states import EventKind, Status
 
 CHECK_LIMIT = 10_000  # rows that a search without an index looks at
 NAMES_LIMIT = 50  # names that one beginning stands for
@@ -93,7 +94,9 @@ class JobSearch:
         first, last = (UUID(hex=digits.ljust(32, fill)) for fill in "0f")
         conditions = [Q(pk__range=(first, last))]
         if len(digits) == TAIL_LENGTH:
-            conditions.insert(0, Q(Exact(ID_TAIL, Value(digits))))
+            submissions = JobEvent.objects.filter(kind=SqlLiteral(str(EventKind.SUBMITTED)))
+            ids = submissions.filter(Exact(JOB_ID_TAIL, Value(digits))).values_list("job_id", flat=True)
+            conditions.insert(0, Q(pk__in=list(ids[:NAMES_LIMIT])))
         return next((condition for condition in conditions if Job.objects.filter(condition).order_by().exists()), None)
 
     def _add_type(self, value: str) -> None:

@@ -50,8 +50,12 @@ class Migration(migrations.Migration):
             constraint=models.UniqueConstraint(fields=("tag", "job"), name="jobtag_key"),
         ),
         migrations.AddIndex(
-            model_name="job",
-            index=models.Index(Right(Cast("id", models.TextField()), 12), name="job_id_tail"),
+            model_name="jobevent",
+            index=models.Index(
+                Right(Cast("job_id", models.TextField()), 12),
+                condition=models.Q(kind="SUBMITTED"),
+                name="jobevent_of_id_tail",
+            ),
         ),
         VendorSQL(forwards=COPY_TAGS, backwards={}),
         InstallTriggers(),

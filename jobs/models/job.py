@@ -7,7 +7,7 @@ from typing import Any
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Cast, Coalesce, Now, Right
+from django.db.models.functions import Coalesce, Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
@@ -48,7 +48,6 @@ UNTIL_CHOICES = [
     (str(UniqueUntil.END), pgettext_lazy("how long a job is the only one", "its end")),
 ]
 PRIORITY_VALIDATORS = [MinValueValidator(0), MaxValueValidator(100)]
-ID_TAIL = Right(Cast("id", models.TextField()), 12)  # what lists show of an id
 RARE_STATUSES = [str(s) for s in (Status.CANCELLED, Status.FAILED, Status.PAUSED, Status.PENDING, Status.SKIPPED)]
 DISPATCH_ORDER = ("-priority", "position", "created_at", "id")
 
@@ -264,7 +263,6 @@ class Job(models.Model):
             models.Index(fields=("target", "id"), condition=Q(target__isnull=False), name="job_of_target"),
             # It costs nothing with one tenant; the default tenant uses the primary key.
             models.Index(fields=("tenant", "id"), condition=~Q(tenant="default"), name="job_of_tenant"),
-            models.Index(ID_TAIL, name="job_id_tail"),
         ]
         constraints = [
             models.CheckConstraint(name="job_status_known", condition=Q(status__in=[str(s) for s in Status])),

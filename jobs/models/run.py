@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
-from django.db.models.functions import Now
+from django.db.models.functions import Cast, Now, Right
 from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
@@ -16,6 +16,7 @@ from jobs.states import EventKind
 RARE_END_KINDS = [str(kind) for kind in (EventKind.CANCELLED, EventKind.FAILED, EventKind.SKIPPED)]
 SUBMISSION_KINDS = [str(kind) for kind in (EventKind.SUBMITTED, EventKind.HELD)]
 OPERATOR_KINDS = [str(kind) for kind in (ActorKind.USER, ActorKind.TOKEN, ActorKind.CLI)]  # no part of the scheduler
+JOB_ID_TAIL = Right(Cast("job_id", models.TextField()), 12)  # what lists show of a job's id
 ACTOR_CHOICES = [
     (str(ActorKind.USER), pgettext_lazy("actor", "user")),
     (str(ActorKind.TOKEN), pgettext_lazy("actor", "API token")),
@@ -63,6 +64,8 @@ class JobEvent(models.Model):
         ordering = ("-id",)
         indexes = [
             models.Index(fields=("job", "id"), name="jobevent_of_job"),
+            # Of each job once: an index of jobs is written by every transition.
+            models.Index(JOB_ID_TAIL, condition=Q(kind=EventKind.SUBMITTED), name="jobevent_of_id_tail"),
             # Only a start by a remote worker has a token.
             models.Index(
                 fields=("token",), condition=Q(kind=EventKind.RUNNING, token__isnull=False), name="jobevent_of_lease"

@@ -19,7 +19,7 @@ from jobs.ids import min_id_at
 from jobs.models import Job, JobTag
 from jobs.services import jobs as job_services
 from jobs.services import targets
-from jobs.states import Status
+from jobs.states import EventKind, Status
 from schedules.firing import fire_due
 from tests.factories import JobEventFactory, JobFactory, JobGroupFactory, ScheduleFactory, WorkerFactory, job_in
 from tests.sample_app import job_types
@@ -57,6 +57,7 @@ def finish(job: Job, at: datetime) -> Job:
 def test_a_job_is_found_by_what_the_list_shows_of_it(boss: Client) -> None:
     job = JobFactory.create(job_type="demo.mail", target="customer-acme", tags=["invoice", "acme corp"])
     JobFactory.create(job_type="other.mail", target="customer-zeta", tags=["letter"])
+    JobEventFactory.create(job=job, kind=EventKind.SUBMITTED)
     tail = str(job.pk)[-12:]
     words = (tail, f"…{tail}", tail.upper(), str(job.pk), job.pk.hex, str(job.pk)[:27])
     for word in (*words, "demo.mail", "demo", "customer-acme", "customer-a", "invoice", "inv", '"acme corp"'):
