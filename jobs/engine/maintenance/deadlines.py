@@ -13,10 +13,12 @@ from jobs.engine import lifecycle
 from jobs.engine.transitions import lock_job
 from jobs.errors import JobSchedulerError
 from jobs.models import Job, JobRun
+from jobs.models.job import JobQuerySet
 from jobs.states import DEADLINE_PASSED_REASON
 
 logger = logging.getLogger("jobs.engine.maintenance.deadlines")
 BATCH_SIZE = 500
+PAUSE_SEC, IDLE_SEC = 1.0, 15.0
 
 
 def can_be_claimed() -> Q:
@@ -36,10 +38,23 @@ def is_late(job: Job) -> bool:
     return has_passed and not JobRun.objects.filter(job_id=job.pk).exists()
 
 
+class DeadlineCheck:
+    """The maintenance task. While no waiting job has a deadline, it runs as rarely as an idle worker may."""
+
+    def __init__(self) -> None:
+        self._has_deadlines = False
+
+    def pause_sec(self) -> float:
+        return PAUSE_SEC if self._has_deadlines else IDLE_SEC
+
+    def run_round(self) -> int:
+        self._has_deadlines = _waiting_with_deadline().exists()
+        return skip_late_jobs() if self._has_deadlines else 0
+
+
 def skip_late_jobs() -> int:
-    """Skip waiting jobs whose deadline has passed before they started. Return how many. The maintenance task."""
-    late = Job.objects.waiting()
-    late = late.filter(deadline_at__isnull=False, deadline_at__lte=Now(), run__isnull=True).order_by("deadline_at")
+    """Skip waiting jobs whose deadline has passed before they started. Return how many."""
+    late = _waiting_with_deadline().filter(deadline_at__lte=Now(), run__isnull=True).order_by("deadline_at")
     skipped = 0
     for job_id in list(late.values_list("pk", flat=True)[:BATCH_SIZE]):
         try:
@@ -50,6 +65,10 @@ def skip_late_jobs() -> int:
         except JobSchedulerError as error:  # it has finished since the query
             logger.debug("job %s is not skipped: %s", job_id, error)
     return skipped
+
+
+def _waiting_with_deadline() -> JobQuerySet:
+    return Job.objects.waiting().filter(deadline_at__isnull=False)
 
 
 def skip_late_offer(job: Job) -> None:

@@ -63,6 +63,7 @@ _tasks: dict[str, MaintenanceTask] = {}
 _lease_reaper = recovery.LeaseReaper()
 _dead_lease_check = leases.DeadLeaseCheck()
 _priority_aging = aging.PriorityAging()
+_deadline_check = deadlines.DeadlineCheck()
 _group_action_check = group_actions.GroupActionCheck()
 
 
@@ -148,7 +149,7 @@ register_task("lanes", lambda: promoter.promote_due() + promoter.promote(), ever
 register_task("retention", retention.run_round, every_sec=retention.pause_sec)
 register_task("activities", retention.delete_old_activities, every_sec=lambda: retention.IDLE_SEC)
 register_task("folding", rollup_compaction.run_round, every_sec=lambda: 600.0)
-register_task("deadlines", deadlines.skip_late_jobs)
+register_task("deadlines", _deadline_check.run_round, every_sec=_deadline_check.pause_sec)
 register_task("groups", _group_action_check.run_round)
 # A claim that finds a limit full ends dead leases at once.
 register_task("leases", _dead_lease_check.run_round, every_sec=_dead_lease_check.pause_sec)

@@ -135,9 +135,9 @@ class DeadLeaseCheck:
         return conf.RECOVERY_SEC if self._has_direct_calls else conf.LEASE_SEC / 2
 
     def run_round(self) -> int:
-        ended = end_dead_leases()
-        self._has_direct_calls = live_leases().filter(kind=LeaseKind.DIRECT).exists()
-        return ended
+        kinds = set(live_leases().values_list("kind", flat=True).distinct())
+        self._has_direct_calls = LeaseKind.DIRECT in kinds
+        return end_dead_leases() if kinds else 0
 
 
 def notify_waiting_calls(limits: Sequence[Limit], in_use: InUse) -> None:
