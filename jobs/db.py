@@ -194,7 +194,8 @@ def _swap_busy_timeout(raw: Any, milliseconds: int) -> int:
     """Set how many milliseconds to wait for a lock; return the previous value."""
     try:
         (before,) = raw.execute("PRAGMA busy_timeout").fetchone()
-        raw.execute(f"PRAGMA busy_timeout = {milliseconds}")
+        if before != milliseconds:
+            raw.execute(f"PRAGMA busy_timeout = {milliseconds}")
     except (AttributeError, sqlite3.Error):
         return milliseconds
     return int(before)
@@ -271,7 +272,8 @@ def _immediate(using: Any, block: Any) -> Iterator[None]:
     less often: it would leave no CPU to the one that has the lock.
     """
     using.ensure_connection()  # connecting sets the mode of the host's settings
-    time.sleep(max(getattr(_thread, "lock_again_at", 0.0) - time.monotonic(), 0.0))
+    if (pause := getattr(_thread, "lock_again_at", 0.0) - time.monotonic()) > 0:
+        time.sleep(pause)
     with ExitStack() as stack:
         began_at, timeout_ms = time.monotonic(), _swap_busy_timeout(using.connection, 0)
         mode_before, using.transaction_mode = using.transaction_mode, "IMMEDIATE"
