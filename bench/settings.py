@@ -7,6 +7,7 @@ import os
 os.environ["ENV_FILE"] = os.devnull
 os.environ.setdefault("SECRET_KEY", "only for benchmarks, and long enough for them")
 
+from jobs import conf
 from jobscheduler.settings import *  # noqa: F403
 from jobscheduler.settings import INSTALLED_APPS, STORAGES
 from jobscheduler.settings import JOBSCHEDULER as BASE
@@ -14,4 +15,5 @@ from jobscheduler.settings import JOBSCHEDULER as BASE
 INSTALLED_APPS = [*INSTALLED_APPS, "bench"]
 DEBUG = False
 STORAGES = {**STORAGES, "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"}}
-JOBSCHEDULER = {"LIMITS": {"global": None}, **BASE}  # a benchmark may set other limits for its workers
+# A benchmark may set other limits for its workers, by the environment.
+JOBSCHEDULER = {**BASE, "LIMITS": {"global": None}, **conf.from_environ(os.environ)}
