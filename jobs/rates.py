@@ -22,7 +22,7 @@ _UNIT_NAMES = {
 MAX_COUNT = 2**31 - 1
 MAX_BURST = 1_000_000
 EXPECTED = f"a rate such as 60/min: a whole number from 1 to {MAX_COUNT}, and s, min, h or day"
-MAX_WAIT_SEC = 10.0 * 365 * 86_400  # later starts are not told apart: a job may reserve any number of tokens
+MAX_WAIT_SEC = 10.0 * 365 * 86_400  # the latest start that is computed: a job may reserve any number of tokens
 _PRECISION = 1e-6  # of a level: sums of fractions are not exact
 
 

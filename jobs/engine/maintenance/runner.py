@@ -127,14 +127,14 @@ class MaintenanceThread(threading.Thread):
     def _run_due_tasks(self) -> None:
         for task in self._tasks:
             if time.monotonic() >= self._due_at.get(task.name, 0.0):
-                self._due_at[task.name] = time.monotonic() + task.every_sec()
+                began_at = time.monotonic()
                 try:
                     task.run()
                 except OUTAGE_ERRORS:
-                    self._due_at[task.name] = 0.0
-                    raise
+                    raise  # it stays due
                 except Exception:
                     logger.exception("maintenance task %s failed; it runs again when it is due", task.name)
+                self._due_at[task.name] = began_at + task.every_sec()
 
     def _pause_sec(self) -> float:
         due_at = min((self._due_at.get(task.name, 0.0) for task in self._tasks), default=0.0)

@@ -135,7 +135,7 @@ class DeadLeaseCheck:
         return conf.RECOVERY_SEC if self._has_direct_calls else conf.LEASE_SEC / 2
 
     def run_round(self) -> int:
-        kinds = set(live_leases().values_list("kind", flat=True).distinct())
+        kinds = set(live_leases().order_by().values_list("kind", flat=True).distinct())
         self._has_direct_calls = LeaseKind.DIRECT in kinds
         return end_dead_leases() if kinds else 0
 
