@@ -26,6 +26,7 @@ ENDED_CHANNEL = "jobscheduler_ended"  # of processes that wait for ends: the id 
 READY = "ready"
 LANE = "lane"  # a target has changed: the promoter has to run before jobs are ready
 STOP = "stop"
+DEADLINE = "deadline"  # a job has a new deadline, or waits again
 PING_SEC = 15.0
 TEST_CHANNEL = "jobscheduler_test"
 TEST_SEC = 5.0  # how long a notification may take; a pooler does not deliver it later either
@@ -64,7 +65,7 @@ _callbacks: dict[str, Callable[[], None]] = {}
 
 
 def on_notification(message: str, callback: Callable[[], None]) -> None:
-    """Register a callback of another app for a message, in a process that listens. It replaces an earlier one."""
+    """Register a callback for a message, in a process that listens. It replaces an earlier one."""
     _callbacks[message] = callback
 
 
@@ -102,7 +103,8 @@ class Listener(threading.Thread):
             cursor.execute(f"LISTEN {CHANNEL}")
         self._outage.mark_recovered()
         self.is_listening = True
-        self.on_ready(True)  # changes before LISTEN sent no notification to this connection
+        for wake in (lambda: self.on_ready(True), *_callbacks.values()):
+            wake()  # changes before LISTEN sent no notification to this connection
         silent_sec = 0.0
         while not self._end.is_set():
             self._outage.mark_active()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from uuid import UUID
 
-from jobs import db, signals, tracing
+from jobs import db, notifications, signals, tracing
 from jobs.actors import Actor
 from jobs.engine.job_spec import JobSpec
 from jobs.engine.sql import insert as sql
@@ -25,6 +25,7 @@ def insert_job(
     with _trace_insert([spec]):
         inserted = sql.insert_job(db.connection(), spec, EventFields(actor, reason, event_data))
     if inserted is not None:
+        _notify_deadlines([spec])
         _signal_after_commit([spec], [inserted.id])
     return inserted
 
@@ -44,6 +45,7 @@ def insert_jobs(
     with _trace_insert(specs):
         ids = sql.insert_jobs(db.connection(), specs, EventFields(actor, reason, event_data), group=group)
     if ids:
+        _notify_deadlines(specs)
         _signal_after_commit(specs, ids)
     return ids
 
@@ -59,6 +61,11 @@ def _trace_insert(specs: Sequence[JobSpec]) -> Iterator[None]:
             for spec in specs:
                 spec.traceparent = traceparent
         yield
+
+
+def _notify_deadlines(specs: Sequence[JobSpec]) -> None:
+    if any(spec.deadline_at is not None for spec in specs):
+        notifications.notify(notifications.DEADLINE)
 
 
 def _signal_after_commit(specs: Sequence[JobSpec], ids: Iterable[UUID]) -> None:

@@ -15,7 +15,7 @@ from uuid import UUID
 from django.db.models import F
 from django.db.models.functions import Coalesce, Now
 
-from jobs import clock, db
+from jobs import clock, db, notifications
 from jobs.actors import Actor
 from jobs.engine import groups
 from jobs.engine.insert import insert_job
@@ -193,6 +193,8 @@ def update(job_id: UUID, fields: dict[str, Any], *, actor: Actor, reason: str = 
             changed["holds_lane"] = job.status == Status.PAUSED and changed["lane_id"] is not None
             mark_dirty(job.lane_id, changed["lane_id"])
         Job.objects.filter(pk=job.pk).update(**changed)
+        if "deadline_at" in changed:
+            notifications.notify(notifications.DEADLINE)
         add_event(job, EventKind.UPDATED, actor=actor, reason=reason, data=describe_changes(job, changed))
         if job.status == Status.QUEUED and set(names) - ALWAYS_EDITABLE_FIELDS:
             recompute_gate(get_job(job.pk))

@@ -108,6 +108,8 @@ def apply_transition(
     mark_dirty(job.lane_id)
     if target == Status.QUEUED:
         notifications.notify(notifications.READY)
+        if job.deadline_at is not None:
+            notifications.notify(notifications.DEADLINE)
     if transition.event == EventKind.RUNNING:
         signals.send_after_commit(started=[signals.StartedJob(job.pk, job.job_type, job.tenant)])
     elif is_finished:

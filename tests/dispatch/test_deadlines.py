@@ -12,7 +12,7 @@ from django.utils import timezone
 from jobs.engine import finish, lifecycle
 from jobs.engine.claim import Claimer, ServedJobs
 from jobs.engine.maintenance import recovery, runner
-from jobs.engine.maintenance.deadlines import skip_late_jobs
+from jobs.engine.maintenance.deadlines import DeadlineCheck, skip_late_jobs
 from jobs.models import Job, JobRun
 from jobs.policies.concurrency import Limits
 from jobs.process_identity import read_boot_id
@@ -66,10 +66,28 @@ def test_every_round_of_maintenance_looks_for_deadlines_also_for_new_ones() -> N
     task = next(task for task in runner.list_tasks() if task.name == "deadlines")
     enqueue(timedelta(days=1))
     task.run()
-    assert task.every_sec() <= 1.0
     late = enqueue(LATE)
     runner.run_tasks()
     assert status(late) == Status.SKIPPED
+
+
+def test_the_next_round_is_due_at_the_next_deadline(settings: Any) -> None:
+    settings.JOBSCHEDULER = {"POLL_SEC": 3600}
+    check = DeadlineCheck()
+
+    def pause() -> float:
+        check.run_round()
+        return check.pause_sec()
+
+    assert pause() >= 3600
+    waiting = enqueue(timedelta(minutes=30), hold=True)
+    assert 1700 < pause() <= 1800
+    running = executor.claim(enqueue(timedelta(minutes=10)))  # its retry would have the same deadline
+    assert 500 < pause() <= 600
+    set_deadline(running, LATE)
+    assert 1700 < pause() <= 1800, "a job that was started in time needs no round"
+    set_deadline(waiting, LATE)
+    assert (pause(), status(waiting)) == (1.0, Status.SKIPPED)
 
 
 @pytest.mark.parametrize("limited", [None, "roomy", "tight", "policy"])

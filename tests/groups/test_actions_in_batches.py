@@ -218,7 +218,7 @@ def test_an_action_that_always_fails_is_tried_ever_less_often_and_holds_up_no_ot
     for _tick in range(1000):
         check.run_round()
         seconds[0] += 1.0
-    assert tries == [0, 11, 31, 71, 151, 311, 631]
+    assert tries == [0, 21, 61, 141, 301, 621]
     assert (get_status(sound), get_status(broken)) == (GroupStatus.CANCELLED, GroupStatus.RUNNING)
     monkeypatch.setattr(engine, "_run_batch", run_batch)
     seconds[0] = 2000.0

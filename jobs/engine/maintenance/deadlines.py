@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+import math
 
 from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 
 from jobs import clock, db
 from jobs.actors import SCHEDULER
+from jobs.conf import conf
 from jobs.engine import lifecycle
 from jobs.engine.transitions import lock_job
 from jobs.errors import JobSchedulerError
 from jobs.models import Job, JobRun
 from jobs.models.job import JobQuerySet
+from jobs.notifications import Listener
 from jobs.states import DEADLINE_PASSED_REASON
 
 logger = logging.getLogger("jobs.engine.maintenance.deadlines")
 BATCH_SIZE = 500
-PAUSE_SEC, IDLE_SEC = 1.0, 15.0
+PAUSE_SEC = 1.0
+IDLE_POLLS = 60  # with notifications, the longest pause in intervals of POLL_SEC
 
 
 def can_be_claimed() -> Q:
@@ -39,17 +43,29 @@ def is_late(job: Job) -> bool:
 
 
 class DeadlineCheck:
-    """The maintenance task. While no waiting job has a deadline, it runs as rarely as an idle worker may."""
+    """The maintenance task. It sleeps until the next deadline; a notification of a new one wakes it.
+
+    A retry has the deadline of the running job that it follows, and no notification.
+    """
 
     def __init__(self) -> None:
-        self._has_deadlines = False
+        self.next_sec = 0.0  # from the last round to the next deadline
 
     def pause_sec(self) -> float:
-        return PAUSE_SEC if self._has_deadlines else IDLE_SEC
+        idle_sec = conf.POLL_SEC * (IDLE_POLLS if Listener.can_listen() else 1)
+        return min(max(self.next_sec, PAUSE_SEC), idle_sec)
 
     def run_round(self) -> int:
-        self._has_deadlines = _waiting_with_deadline().exists()
-        return skip_late_jobs() if self._has_deadlines else 0
+        self.next_sec = _read_next_deadline_sec()
+        return skip_late_jobs() if self.next_sec <= 0 else 0
+
+
+def _read_next_deadline_sec() -> float:
+    """Return the seconds until the next deadline of a job that waits, or of one whose retry may wait by then."""
+    waiting = _waiting_with_deadline().filter(run__isnull=True)
+    running = Job.objects.active().filter(deadline_at__gt=Now())
+    rows = (jobs.order_by("deadline_at").values_list("deadline_at", Now()).first() for jobs in (waiting, running))
+    return min(((deadline - now).total_seconds() for deadline, now in filter(None, rows)), default=math.inf)
 
 
 def skip_late_jobs() -> int:

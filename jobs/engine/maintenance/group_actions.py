@@ -12,7 +12,7 @@ from jobs.models import GroupAction
 from jobs.outages import OUTAGE_ERRORS
 
 logger = logging.getLogger("jobs.engine.maintenance.group_actions")
-LOOK_SEC = 10.0  # how often to look for actions of processes that died
+LOOK_SEC = 20.0  # how often to look for actions of processes that died
 ROUND_SEC = 5.0
 LONGEST_PAUSE_SEC = 3600.0  # of a group whose actions fail
 

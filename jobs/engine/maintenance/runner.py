@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from jobs import db
+from jobs import db, notifications
 from jobs.conf import conf
 from jobs.engine import promoter, waiters
 from jobs.engine.maintenance import (
@@ -60,6 +60,7 @@ class MaintenanceTask:
 
 
 _tasks: dict[str, MaintenanceTask] = {}
+_requested_tasks: set[str] = set()  # names of tasks to run before they are due
 _lease_reaper = recovery.LeaseReaper()
 _dead_lease_check = leases.DeadLeaseCheck()
 _priority_aging = aging.PriorityAging()
@@ -76,6 +77,11 @@ def register_task(
 ) -> None:
     """Register a task; the same name again replaces it. In a worker its `thread`, if it has one, runs instead."""
     _tasks[name] = MaintenanceTask(name, run, every_sec, thread)
+
+
+def request_task(name: str) -> None:
+    """Let the maintenance thread of this process run a task within a second. Called from any thread."""
+    _requested_tasks.add(name)
 
 
 def list_tasks() -> list[MaintenanceTask]:
@@ -126,6 +132,9 @@ class MaintenanceThread(threading.Thread):
 
     def _run_due_tasks(self) -> None:
         for task in self._tasks:
+            if task.name in _requested_tasks:
+                _requested_tasks.discard(task.name)
+                self._due_at[task.name] = 0.0
             if time.monotonic() >= self._due_at.get(task.name, 0.0):
                 began_at = time.monotonic()
                 try:
@@ -141,15 +150,23 @@ class MaintenanceThread(threading.Thread):
         return min(max(due_at - time.monotonic(), 0.05), 1.0)
 
 
+def _promote() -> int:
+    """Promote what is due or marked; at rest, one query."""
+    state = promoter.read_queue_state()
+    count = promoter.promote_due() if state.due_sec is not None and state.due_sec <= 0 else 0
+    return count + (promoter.promote() if count or state.has_dirty_targets else 0)
+
+
 register_task("recovery", _lease_reaper.run_round, every_sec=_lease_reaper.pause_sec)
 register_task("withdraw", offers.expire_offers, every_sec=lambda: min(conf.DISPATCH_TIMEOUT_SEC / 3, 10.0))
 register_task("pollers", offers.delete_silent_pollers, every_sec=lambda: 3600.0)
 # A worker that may claim does this more often.
-register_task("lanes", lambda: promoter.promote_due() + promoter.promote(), every_sec=lambda: 30 * conf.POLL_SEC)
+register_task("lanes", _promote, every_sec=lambda: 30 * conf.POLL_SEC)
 register_task("retention", retention.run_round, every_sec=retention.pause_sec)
 register_task("activities", retention.delete_old_activities, every_sec=lambda: retention.IDLE_SEC)
 register_task("folding", rollup_compaction.run_round, every_sec=lambda: 600.0)
 register_task("deadlines", _deadline_check.run_round, every_sec=_deadline_check.pause_sec)
+notifications.on_notification(notifications.DEADLINE, lambda: request_task("deadlines"))
 register_task("groups", _group_action_check.run_round)
 # A claim that finds a limit full ends dead leases at once.
 register_task("leases", _dead_lease_check.run_round, every_sec=_dead_lease_check.pause_sec)
