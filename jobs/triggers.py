@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,6 +27,15 @@ from jobs import db
 
 NOT_PRUNING = "current_setting('jobscheduler.prune', true) IS DISTINCT FROM 'on'"
 MAY_PRUNE = "jobscheduler_may_prune()"  # a function that every connection defines
+
+
+def is_one_of(column: str, values: Iterable[str]) -> str:
+    """Return the condition that a column has one of these constants, for a trigger of SQLite.
+
+    For an IN list of more than two, SQLite builds a table, anew for each row.
+    """
+    tests = " OR ".join(f"{column} = '{value}'" for value in values)
+    return f"({tests})"
 
 
 class DatabaseTrigger(NamedTuple):
