@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from django.db import transaction
 from django.test import Client
+from django.urls import reverse
 
 from tests.admin.test_pages import SHOWN
 from tests.admin.test_payload import HOSTILE, hostile_rows
@@ -17,6 +18,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.once, pytest.mark.usefixtures("
 
 PAGES, MARKED_PAGES = 340, 157  # the attack by hand had 1,400 pages, which take a minute; the text was on 157
 ANSWERS, MARKED_ANSWERS = 250, 35
+SCREENS = ("overview", "queue", "activity", "performance")
 SHORT = 12  # characters of the text that the shortest fields keep
 
 
@@ -60,6 +62,7 @@ def test_markup_stays_text_on_every_page(boss: Client) -> None:
     hostile_rows()
     pages = crawl_queries(boss, PAGES)
     assert {url: found for url, page in pages.items() if (found := find_markup(page))} == {}
+    assert [name for name in SCREENS if not is_marked(pages[reverse(f"admin:jobscheduler_jobs_{name}")])] == []
     assert len(pages) >= PAGES
     assert len([url for url, page in pages.items() if is_marked(page)]) >= MARKED_PAGES
 
