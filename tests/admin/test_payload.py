@@ -111,10 +111,18 @@ def hostile_rows() -> list[Model]:
         group=group,
         group_index=0,
     )
+    waiting = JobFactory.create(
+        job_type=text, target=f"{text} 2", tenant=short, resource=text, addon_id=text, params={text: text}
+    )
     actor = {"actor_name": text, "reason": text, "data": {text: text}}
     return [
         group,
         job,
+        waiting,
+        factories.ActivityFactory.create(
+            tenant=short, actor_name=text, object_id=text, object_name=text, reason=text, before={text: text}, after={}
+        ),
+        factories.PollerFactory.create(addon_id=text),
         JobRunFactory.create(job=job, error=text, artifacts={text: text}, worker=text),
         factories.JobEventFactory.create(job=job, **actor),
         JobLogFactory.create(job=job, message=text, level=short[:16]),

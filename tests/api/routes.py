@@ -1,15 +1,18 @@
-"""List every route of the routers, and create objects for the parameters of their paths."""
+"""List every route of the routers, create objects for the parameters of their paths, and bodies by their schemas."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from docs import generate
 from jobs.ids import uuid7
 from jobscheduler.api import api, legacy
 from tests import factories
+from tests.sample_app import job_types
 
 
 @dataclass(frozen=True)
@@ -78,3 +81,41 @@ def create_objects(tenant: str) -> dict[str, Any]:
 def absent_values() -> dict[str, Any]:
     ids = {name: f"absent-{uuid7()}" if name == "key" else UUID(int=uuid7().int) for name in OBJECT_FACTORIES}
     return {**ids, "job_type": "absent.type"}
+
+
+# The examples of the document have job types that no test registers.
+KNOWN_TYPES = {"story.generate": job_types.anything.name, "report.make": job_types.anything.name}
+
+
+def read_document() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(generate.OPENAPI.read_text())
+    return document
+
+
+def list_example_bodies() -> dict[str, Any]:
+    """Return a valid body of every operation that takes one, by the operation's name."""
+    document = read_document()
+    operations = [operation for methods in document["paths"].values() for operation in methods.values()]
+    return {
+        operation["operationId"]: build_example(find_body_schema(document, operation))
+        for operation in operations
+        if "requestBody" in operation
+    }
+
+
+def find_body_schema(document: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any] | None:
+    if "requestBody" not in operation:
+        return None
+    reference = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    schema: dict[str, Any] = document["components"]["schemas"][reference.rpartition("/")[2]]
+    return schema
+
+
+def build_example(schema: dict[str, Any] | None) -> Any:
+    """Return the example of a body's schema with a registered job type; None without a schema."""
+    if schema is None:
+        return None
+    text = json.dumps(schema.get("examples", [{}])[0])
+    for example, known in KNOWN_TYPES.items():
+        text = text.replace(example, known)
+    return json.loads(text)

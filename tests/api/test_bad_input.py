@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.django_db
 assert job_types.note.name == SAMPLE_TYPE  # the import registers its job types
 
 NOTE = {"job_type": "tests.note", "params": {"text": "x"}}
+JSON_TRIES = 17  # of the attack by hand that these cases repeat
 ABSENT = "01920000-0000-7000-8000-000000000000"
 
 
@@ -58,6 +60,10 @@ def build_nested_body(depth: int) -> bytes:
     return build_body("[" * depth + "]" * depth)
 
 
+def build_fields_body(count: int) -> bytes:
+    return json.dumps({f"f{number}": 1 for number in range(count)}, separators=(",", ":")).encode()
+
+
 ENCODINGS = [
     body_case("NUL, escaped", build_body('"a\\u0000b"'), ["body", "params", "text"]),
     body_case(
@@ -91,6 +97,15 @@ MALFORMED = [
     body_case("trailing NUL", json.dumps(NOTE).encode() + b"\0", ["body"], 400),
     body_case("form fields", b"job_type=tests.note", ["body"], 400),
     body_case("a million brackets", b"[" * 900_000, ["body"], 422),
+    body_case("depth 100,000", build_nested_body(100_000), ["body"]),
+    body_case("80,000 fields", build_fields_body(80_000), ["body", "f0"]),
+    Case(
+        "body: gzip",
+        "/jobs",
+        raw=gzip.compress(json.dumps(NOTE).encode()),
+        status=400,
+        headers={"Content-Encoding": "gzip"},
+    ),
 ]
 NUMBERS = [
     body_case("NaN", build_body("NaN"), ["body"], 400),
@@ -101,6 +116,8 @@ NUMBERS = [
     body_case("below 64 bits", build_body("-9223372036854775809"), ["body"]),
     body_case("hundreds of digits", build_body("1" * 500), ["body"]),
     body_case("thousands of digits", build_body("1" * 10_000), ["body"]),
+    body_case("a megabyte of digits", build_body("1" * 1_000_000), ["body"]),
+    body_case("an exponent of nine digits", build_body("1e999999999"), ["body"]),
     body_case("leading zero", build_body("01"), ["body"], 400),
     body_case("plus sign", build_body("+1"), ["body"], 400),
     body_case("hexadecimal", build_body("0x10"), ["body"], 400),
@@ -474,6 +491,7 @@ def test_bad_input_is_refused_by_name_and_changes_nothing(case: Case) -> None:
 
 def test_there_are_enough_cases() -> None:
     assert len(CASES) >= 120
+    assert len([case for case in (*ENCODINGS, *MALFORMED, *NUMBERS) if case.raw is not None]) >= JSON_TRIES
     assert len({case.name for case in CASES}) == len(CASES)
 
 

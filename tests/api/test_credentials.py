@@ -14,14 +14,16 @@ from django.test import Client
 from jobs.models import ApiToken
 from jobs.models.token import SCOPES
 from jobs.services import tokens
-from tests.api.routes import Route, absent_values, create_objects, list_routes
+from tests.api.routes import Route, absent_values, create_objects, list_example_bodies, list_routes
+from tests.factories import JobFactory
 from tests.support.admin_users import APP_LABELS
 from tests.support.api_client import find_free_name
 from tests.support.snapshots import dump_all_but_tokens
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("errors_logged_alone")]
 
 ROUTES = [pytest.param(route, id=str(route)) for route in list_routes()]
+EXAMPLE_BODIES = list_example_bodies()
 UNSAFE_ROUTES = [param for param in ROUTES if not param.values[0].is_safe]
 OBJECT_ROUTES = [param for param in ROUTES if param.values[0].names_an_object]
 COLLECTION_ROUTES = [param for param in ROUTES if not param.values[0].names_an_object]
@@ -43,6 +45,14 @@ BODIES_OF_ANOTHER_TENANT: dict[str, Any] = {
     "lease_request": {"addon_id": "visuals", "job_type": "indexing", "tenant": "default"},
     "limits_put": {"scope": "global", "max": 1},
 }
+
+
+# Tries of the attacks by hand that tests here repeat.
+UNAUTHENTICATED_TRIES, TENANT_TRIES, SCOPE_TRIES = 468, 182, 390
+
+# Of another tenant: tokens of all scopes together and of the one that includes them, jobs that wait and that run.
+TENANT_TOKENS = {"admin": ("admin",), "all others": tuple(scope for scope in SCOPES if scope != "admin")}
+OTHER_JOBS: dict[str, dict[str, Any]] = {"waiting": {"queued": True}, "running": {"running": True}}
 
 
 def send(route: Route, client: Client, body: Any = None, values: dict[str, Any] | None = None, **headers: str) -> Any:
@@ -137,20 +147,39 @@ def test_its_scope_or_admin_is_accepted_in_either_header(route: Route) -> None:
             assert send(route, Client(), {}, **headers).status_code not in (401, 403), scope
 
 
+@pytest.mark.parametrize("scopes", TENANT_TOKENS.values(), ids=TENANT_TOKENS)
 @pytest.mark.parametrize("route", OBJECT_ROUTES)
-def test_another_tenants_object_is_answered_like_an_absent_one(route: Route) -> None:
+def test_another_tenants_object_is_answered_like_an_absent_one(route: Route, scopes: tuple[str, ...]) -> None:
+    headers = bearer_headers(create_token(*scopes, tenant="ours"))
     theirs = create_objects("theirs")
-    headers = bearer_headers(create_token("admin", tenant="ours"))
-    before = dump_all_but_tokens()
-    foreign = send(route, Client(), {}, theirs, **headers)
-    if route.name in CREATES_ITS_OBJECT:
-        assert foreign.json()["tenant"] == "ours"
-        assert all(row in dump_all_but_tokens()[model] for model, rows in before.items() for row in rows)
-        return
-    nothing = send(route, Client(), {}, absent_values(), **headers)
-    require_problem(foreign, 404, "not_found")
-    assert (foreign.status_code, foreign.content) == (nothing.status_code, nothing.content)
-    assert dump_all_but_tokens() == before
+    for state, body in zip(OTHER_JOBS.values(), ({}, EXAMPLE_BODIES.get(route.name, {})), strict=True):
+        values = {**theirs, "job_id": JobFactory.create(tenant="theirs", **state).pk}
+        before = dump_all_but_tokens()
+        foreign = send(route, Client(), body, values, **headers)
+        if route.name in CREATES_ITS_OBJECT:
+            assert foreign.json()["tenant"] == "ours"
+            after = dump_all_but_tokens()
+            others = [(model, row) for model, rows in before.items() for row in rows if row.get("tenant") != "ours"]
+            assert all(row in after[model] for model, row in others)
+            continue
+        absent = send(route, Client(), body, absent_values(), **headers)
+        if route.scope in scopes or "admin" in scopes:
+            require_problem(foreign, 404, "not_found")
+        else:
+            require_problem(foreign, 403, "forbidden")
+        assert (foreign.status_code, foreign.content) == (absent.status_code, absent.content)
+        assert dump_all_but_tokens() == before
+
+
+def test_each_scope_is_accepted_by_its_own_routes_alone() -> None:
+    tries = 0
+    for scope in SCOPES:
+        headers = bearer_headers(create_token(scope))
+        for route in list_routes():
+            is_refused = send(route, Client(), {}, **headers).status_code == 403
+            assert is_refused == (scope not in (route.scope, "admin")), (scope, route)
+            tries += 1
+    assert tries >= SCOPE_TRIES
 
 
 @pytest.mark.parametrize("route", COLLECTION_ROUTES)
@@ -244,3 +273,9 @@ def test_a_session_of_a_user_who_is_not_staff_is_403(route: Route) -> None:
 def test_every_route_declares_a_known_scope_and_is_unique() -> None:
     assert all(route.scope in SCOPES for route in list_routes())
     assert len({(route.method, route.path) for route in list_routes()}) == len(list_routes())
+
+
+def test_there_are_as_many_tries_as_in_the_attack() -> None:
+    credentials = {"none", "forged session", *BAD_HEADERS}
+    assert len(ROUTES) * len(credentials) >= UNAUTHENTICATED_TRIES
+    assert len(OBJECT_ROUTES) * len(TENANT_TOKENS) * len(OTHER_JOBS) >= TENANT_TRIES

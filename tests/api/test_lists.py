@@ -14,6 +14,7 @@ from django.utils import timezone
 from jobs.api import job_lists
 from jobs.models import Job
 from jobs.states import Status
+from tests.api.routes import create_objects, read_document
 from tests.factories import (
     JobEventFactory,
     JobFactory,
@@ -25,6 +26,12 @@ from tests.factories import (
 from tests.support.api_client import ApiClient, read_error_locations
 
 pytestmark = pytest.mark.django_db
+CURSOR_TRIES = 9  # of the attack by hand that a test repeats
+CURSOR_PATHS = [
+    path
+    for path, methods in read_document()["paths"].items()
+    if "cursor" in [parameter["name"] for parameter in methods.get("get", {}).get("parameters", ())]
+]
 
 
 def read_ids(response: Any) -> list[str]:
@@ -218,6 +225,42 @@ def test_a_cursor_is_for_its_own_list_filters_and_tenant_only(api: ApiClient) ->
     assert read_error_locations(ApiClient("read").get(f"/jobs?status=QUEUED&cursor={cursor}")) == [["query", "cursor"]]
     for tampered in (cursor[:-1], cursor + "x", cursor.swapcase(), cursor.partition(":")[0]):
         assert read_error_locations(api.get(f"/jobs?status=QUEUED&cursor={tampered}")) == [["query", "cursor"]]
+
+
+@pytest.mark.usefixtures("errors_logged_alone")
+def test_a_forged_cursor_is_refused_by_every_list() -> None:
+    api, values, tries = ApiClient("admin", tenant=None), create_objects("default"), 0
+    JobFactory.create_batch(2)
+    foreign = api.get("/jobs?limit=1&q=tests").json()["next_cursor"]
+    signature = foreign.partition(":")[2]
+    forged = (
+        *(
+            foreign,
+            foreign[:-1],
+            foreign.swapcase(),
+            f"{foreign}\0",
+            foreign * 30,
+            "",
+            "null",
+            "x" * 3000,
+            "a" * 30_000,
+        ),
+        *(f"W10:{signature}", f":{signature}", "' OR 1=1 --", "WyJhIixbIjEiXV0:xxxxxxxxxxxxxxxxxxxxxxxxxxx"),
+    )
+    for path in CURSOR_PATHS:
+        for cursor in forged:
+            refused = api.client.get(f"{path.format_map(values)}?cursor={quote(cursor)}", headers=api.headers)
+            assert read_error_locations(refused) == [["query", "cursor"]], (path, cursor)
+            tries += 1
+    assert tries >= CURSOR_TRIES
+
+
+def test_long_headers_are_answered() -> None:
+    api, job = ApiClient("read"), JobFactory.create()
+    for name in ("If-None-Match", "Accept-Language", "Accept", "If-Match"):
+        for text in ("x" * 30_000, '"a", ' * 6_000, "de;q=0.1, " * 3_000):
+            for path in ("/jobs", f"/jobs/{job.pk}"):
+                assert api.get(path, **{name: text}).status_code == 200, (name, path)
 
 
 def test_a_cursor_of_one_jobs_events_is_not_anothers(api: ApiClient) -> None:

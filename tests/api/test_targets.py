@@ -140,6 +140,8 @@ def test_any_key_can_be_read(key: str) -> None:
 def test_an_invalid_key_is_no_target(key: str) -> None:
     assert ApiClient("read").get(f"/targets/{key}").status_code == 404
     assert ApiClient("operate").post(f"/targets/{key}/pause").status_code in (404, 422)
+    job = JobFactory.create(paused=True, target="book-1")
+    assert ApiClient("operate").post(f"/targets/{key}/jobs/{job.pk}/resume").status_code == 404
     assert not Target.objects.exists()
 
 

@@ -73,29 +73,52 @@ def test_a_command_that_fails_gives_the_job_its_exit_code_and_its_words_to_the_l
     assert "as requested" in JobLog.objects.latest("id").message
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"command": "flush"},
-        {"command": "../check"},
-        {"command": ""},
-        {"command": "check", "args": ["--settings=evil"]},
-        {"command": "check", "args": ["--settings", "evil"]},
-        {"command": "check", "args": ["--pythonpath=/tmp"]},
-        {"command": "check", "args": ["--pyth=/tmp"]},
-        {"command": "check", "args": ["--se", "evil"]},
-        {"command": "check", "args": ["a\0b"]},
-        {"command": "check", "args": [1]},
-        {"command": "check", "args": "-v 3"},
-        {"command": "check", "env": {"A": "b"}},
-        {},
-    ],
-    ids=str,
-)
+REFUSED_COMMANDS: list[dict[str, Any]] = [
+    {"command": "flush"},
+    {"command": "../check"},
+    {"command": ""},
+    {"command": "check", "args": ["--settings=evil"]},
+    {"command": "check", "args": ["--settings", "evil"]},
+    {"command": "check", "args": ["--pythonpath=/tmp"]},
+    {"command": "check", "args": ["--pyth=/tmp"]},
+    {"command": "check", "args": ["--se", "evil"]},
+    {"command": "check", "args": ["a\0b"]},
+    {"command": "check", "args": [1]},
+    {"command": "check", "args": "-v 3"},
+    {"command": "check", "env": {"A": "b"}},
+    {},
+    {"command": "CHECK"},
+    {"command": " check"},
+    {"command": "check\n"},
+    {"command": "check\0"},
+    {"command": "check --deploy"},
+    {"command": "django.core.management.commands.check"},
+    {"command": None},
+    {"command": ["check"]},
+    {"command": "x" * 1000},
+    {"command": "check", "args": ["--s=evil"]},
+    {"command": "check", "args": ["--pythonp", "/tmp"]},
+    {"command": "check", "args": ["--", "--settings=evil"]},
+    {"command": "check", "args": [None]},
+    {"command": "check", "args": [["--deploy"]]},
+    {"command": "check", "args": {"0": "--deploy"}},
+    {"command": "check", "args": ["x" * 100_000]},
+    {"command": "check", "args": ["x"] * 10_000},
+]
+# Tries of the attacks by hand that these tests repeat.
+COMMAND_TRIES, CALL_TRIES = 23, 11
+
+
+@pytest.mark.parametrize("params", REFUSED_COMMANDS, ids=lambda params: str(params)[:80])
 def test_what_is_not_allowed_is_refused_at_the_gate(params: dict[str, Any], allowed: Any) -> None:
     with pytest.raises(InvalidInput):
         enqueue("system.command", params)
     assert not Job.objects.exists()
+
+
+def test_there_are_as_many_tries_as_in_the_attacks() -> None:
+    assert len(REFUSED_COMMANDS) >= COMMAND_TRIES
+    assert len(REFUSED_CALLS) >= CALL_TRIES
 
 
 def test_a_command_that_is_no_longer_allowed_does_not_run(allowed: Any) -> None:
@@ -163,27 +186,39 @@ def test_what_is_not_2xx_fails_and_only_what_may_pass_is_retried(status: int, re
     assert ran.run.artifacts["response"] == {"status": status, "body": {}}
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"url": "http://127.0.0.1/"},
-        {"url": "http://localhost/"},
-        {"url": "http://[::1]/"},
-        {"url": "http://169.254.169.254/latest/"},
-        {"url": "http://2130706433/"},
-        {"url": "http://user:word@example.com/"},
-        {"url": "ftp://example.com/"},
-        {"url": "file:///etc/passwd"},
-        {"url": "https://example.com:22/"},
-        {"url": "https://example.com/", "method": "TRACE"},
-        {"url": "https://example.com/", "headers": {"Host": "other"}},
-        {"url": "https://example.com/", "headers": {"content-LENGTH": "0"}},
-        {"url": "https://example.com/", "headers": {"X": "a\r\nHost: b"}},
-        {"url": "https://example.com/", "headers": {"X Y": "a"}},
-        {"url": "https://example.com/", "timeout_sec": 0},
-    ],
-    ids=lambda params: json.dumps(params)[:60],
-)
+REFUSED_CALLS: list[dict[str, Any]] = [
+    {"url": "http://127.0.0.1/"},
+    {"url": "http://localhost/"},
+    {"url": "http://[::1]/"},
+    {"url": "http://169.254.169.254/latest/"},
+    {"url": "http://2130706433/"},
+    {"url": "http://user:word@example.com/"},
+    {"url": "ftp://example.com/"},
+    {"url": "file:///etc/passwd"},
+    {"url": "https://example.com:22/"},
+    {"url": "https://example.com/", "method": "TRACE"},
+    {"url": "https://example.com/", "headers": {"Host": "other"}},
+    {"url": "https://example.com/", "headers": {"content-LENGTH": "0"}},
+    {"url": "https://example.com/", "headers": {"X": "a\r\nHost: b"}},
+    {"url": "https://example.com/", "headers": {"X Y": "a"}},
+    {"url": "https://example.com/", "timeout_sec": 0},
+    {"url": "https://example.com/", "timeout_sec": -1},
+    {"url": "https://example.com/", "timeout_sec": 10**9},
+    {"url": "https://example.com/", "timeout_sec": "5"},
+    {"url": "https://example.com/", "method": "CONNECT"},
+    {"url": "https://example.com/", "method": "GET / HTTP/1.1\r\nX: y"},
+    {"url": "https://example.com/", "headers": {"Transfer-Encoding": "chunked"}},
+    {"url": "https://example.com/", "headers": {"Connection": "close"}},
+    {"url": "https://example.com/", "headers": {"X\r\nHost": "a"}},
+    {"url": "https://example.com/", "headers": {"X": "a\0b"}},
+    {"url": "https://example.com/", "headers": {f"X-{number}": "a" for number in range(51)}},
+    {"url": "https://example.com/", "headers": ["X: a"]},
+    {"url": ["https://example.com/"]},
+    {},
+]
+
+
+@pytest.mark.parametrize("params", REFUSED_CALLS, ids=lambda params: json.dumps(params)[:60])
 def test_no_job_may_call_a_private_host_or_speak_for_the_library(params: dict[str, Any], allowed: Any) -> None:
     allowed(WEBHOOK_ALLOW_PRIVATE=False)
     with pytest.raises(InvalidInput):

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
 from django.db.models.functions import Now
 
 from jobs.engine.maintenance.recovery import LeaseReaper
-from jobs.models import Job, JobEvent
+from jobs.models import Job, JobEvent, JobLog
 from jobs.services import jobs as job_services
 from jobs.states import Status
 from tests.support.api_client import ApiClient
-from tests.support.remote_client import RemoteClient, get_job
+from tests.support.remote_client import LEASE, QUEUE, RemoteClient, get_job
 from tests.support.snapshots import dump_all_but_tokens
 
 pytestmark = pytest.mark.django_db
 
 Lease = dict[str, Any]
+TRIES = 31  # of the attack by hand that these tests repeat
 
 
 # ---------------------------------------------------------------------- foreign and stale leases
@@ -144,6 +146,86 @@ def test_a_lease_is_valid_for_its_own_job_only(remote: RemoteClient) -> None:
     before = dump_all_but_tokens()
     assert remote.complete({"job_id": other["job_id"], "lease_id": own["lease_id"]}).status_code == 404
     assert dump_all_but_tokens() == before
+
+
+# The two usual forms of an id, in capitals and without dashes, are the same lease; others are none.
+SAME_LEASE: tuple[Callable[[str], str], ...] = (str.upper, lambda lease_id: lease_id.replace("-", ""))
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "in braces": "{{{}}}".format,
+    "as a URN": "urn:uuid:{}".format,
+    "with a space": "{} ".format,
+    "with a line break": "{}\n".format,
+    "cut off": lambda lease_id: lease_id[:-1],
+    "too long": "{}0".format,
+    "in full-width digits": lambda lease_id: lease_id.translate(
+        {ord("0") + digit: 0xFF10 + digit for digit in range(10)}
+    ),
+}
+
+
+@pytest.mark.parametrize("spell", SPELLINGS.values(), ids=SPELLINGS)
+def test_a_lease_in_another_spelling_is_404_and_changes_nothing(
+    remote: RemoteClient, spell: Callable[[str], str]
+) -> None:
+    lease = remote.start_new_job()
+    respelled = {**lease, "lease_id": quote(spell(lease["lease_id"]))}
+    before = dump_all_but_tokens()
+    for call in CALLS.values():
+        refused = call(remote, respelled)
+        assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
+    assert dump_all_but_tokens() == before
+
+
+def test_a_lease_is_the_same_in_capitals_and_without_dashes(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
+    for spell in SAME_LEASE:
+        assert remote.send_heartbeat({"lease_id": spell(lease["lease_id"])}).status_code == 200
+    assert remote.complete({**lease, "lease_id": lease["lease_id"].upper()}).status_code == 200
+
+
+ODD_NUMBERS = {
+    "heartbeat": [
+        *({"progress": number} for number in ("NaN", "Infinity", "1e400", "-1", "9223372036854775808")),
+        *({"tokens_used": number} for number in ("NaN", "-1", "9223372036854775808", "1e400", "0.5")),
+    ],
+    "complete": [
+        *({"exit_code": number} for number in ("NaN", "-9223372036854775809", "9223372036854775808", "1.5")),
+        *({"delay_sec": number} for number in ("NaN", "-1", "9223372036854775808", "1e400")),
+    ],
+}
+
+
+def test_numbers_that_are_none_or_too_large_change_nothing(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
+    urls = {
+        "heartbeat": f"/api{LEASE}/{lease['lease_id']}/heartbeat",
+        "complete": f"/api{QUEUE}/jobs/{lease['job_id']}/complete",
+    }
+    own_fields = {"heartbeat": "", "complete": f'"lease_id": "{lease["lease_id"]}", "state": "FAILED", '}
+    before = dump_all_but_tokens()
+    for call, bodies in ODD_NUMBERS.items():
+        for body in bodies:
+            ((name, number),) = body.items()
+            content = f'{{{own_fields[call]}"{name}": {number}}}'
+            refused = remote.api.client.post(
+                urls[call], content, content_type="application/json", headers=remote.api.headers
+            )
+            assert refused.status_code in (400, 422), content
+    assert dump_all_but_tokens() == before
+
+
+def test_of_a_flood_of_log_lines_a_thousand_are_kept(remote: RemoteClient) -> None:
+    lease = remote.start_new_job()
+    for _ in range(5):
+        assert remote.send_heartbeat(lease, logs=[{"message": "x"}] * 1000).status_code == 200
+    assert remote.send_heartbeat(lease, logs=[{"message": "x"}] * 1001).status_code == 422
+    assert JobLog.objects.filter(message="x").count() == 1000
+    assert JobLog.objects.count() == 1001  # and a line that says so
+
+
+def test_there_are_as_many_tries_as_in_the_attack() -> None:
+    numbers = sum(map(len, ODD_NUMBERS.values()))
+    assert (len(FOREIGN) + len(STALE) + len(SPELLINGS)) * len(CALLS) + numbers >= TRIES
 
 
 # ---------------------------------------------------------------------- starting

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from typing import Any
+from urllib.parse import urljoin, urlsplit
 
 from django.contrib.messages import get_messages
 from django.db import connection
@@ -18,6 +21,38 @@ def get_list_url(model: type[Model]) -> str:
 
 def get_page_url(row: Model) -> str:
     return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+
+
+def crawl(client: Client) -> dict[str, str]:
+    """Return every page of the console that links lead to, each once whatever its query."""
+    pages = dict[str, str]()
+    waiting = [reverse("admin:index")]
+    while waiting:
+        path = waiting.pop()
+        if is_new_page(path, pages):
+            pages[path] = client.get(path, follow=True).content.decode()
+            waiting += [urlsplit(link).path for link in find_links(path, pages[path])]
+    return pages
+
+
+def crawl_queries(client: Client, most_pages: int) -> dict[str, str]:
+    """Return up to so many pages: those of `crawl`, then those with the queries that links have."""
+    pages = crawl(client)
+    waiting = [link for path, page in pages.items() for link in find_links(path, page)]
+    while waiting and len(pages) < most_pages:
+        url = waiting.pop()
+        if is_new_page(url, pages):
+            pages[url] = client.get(url, follow=True).content.decode()
+            waiting += find_links(url, pages[url])
+    return pages
+
+
+def is_new_page(url: str, pages: dict[str, str]) -> bool:
+    return url not in pages and url.startswith("/admin/") and "logout" not in url
+
+
+def find_links(url: str, page: str) -> list[str]:
+    return [urljoin(url, unescape(link)) for link in re.findall(r'href="([^"#]+)"', page)]
 
 
 def run_action(client: Client, action: str, rows: Any, **data: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from typing import Any
 
@@ -86,6 +87,53 @@ UNSAVEABLE = {
     "wildcard host": "http://*.example.org/",
     "ends in a number": "http://example.org.127/",
     "intranet zone": "http://db.internal/",
+    "loopback with a port": "http://127.0.0.1:443/",
+    "loopback, three parts": "http://127.0.1/",
+    "loopback, short octal": "http://0177.1/",
+    "loopback, in brackets": "http://[127.0.0.1]/",
+    "loopback, IPv6 without brackets": "http://::1/",
+    "loopback, IPv6 cut off": "http://[::1/",
+    "loopback by name in capitals": "http://LOCALHOST/",
+    "loopback by name and port": "http://localhost:80/",
+    "loopback by its long name": "http://localhost.localdomain/",
+    "loopback by name with a soft hyphen": "http://loc\u00adalhost/",
+    "loopback by name with circled letters": "http://\u24dbocalhost/",
+    "loopback after one slash": "http:/127.0.0.1/",
+    "loopback after no slash": "http:127.0.0.1",
+    "this host, two zeros": "http://00/",
+    "this host, IPv6 with a port": "http://[::]:80/",
+    "this host, mapped": "http://[::ffff:0:0]/",
+    "empty hex": "http://0x/",
+    "private, decimal": "http://3232235777/",
+    "private, hex": "http://0xc0a80101/",
+    "private, octal parts": "http://0300.0250.1.1/",
+    "cloud metadata, full-width digits": "http://\uff11\uff16\uff19.254.169.254/",
+    "cloud metadata, mapped": "http://[::ffff:169.254.169.254]/",
+    "cloud metadata, mapped in hex": "http://[::ffff:a9fe:a9fe]/",
+    "cloud metadata, NAT64": "http://[64:ff9b::169.254.169.254]/",
+    "cloud metadata, 6to4": "http://[2002:a9fe:a9fe::]/",
+    "cloud metadata, IPv6": "http://[fd00:ec2::254]/",
+    "cloud metadata, carrier": "http://100.100.100.200/",
+    "cloud metadata, protocol assignments": "http://192.0.0.192/",
+    "cloud metadata by name": "http://metadata.google.internal/",
+    "multicast name": "http://router.local/",
+    "home network": "http://printer.home.arpa/",
+    "intranet zone in capitals": "http://db.INTERNAL./",
+    "6to4 relay": "http://192.88.99.1/",
+    "reserved": "http://240.0.0.1/",
+    "port of a cache": "http://example.org:6379/",
+    "port twice": "http://example.org:80:80/",
+    "port with a sign": "http://example.org:+80/",
+    "port in full-width digits": "http://example.org:\uff18\uff10/",
+    "unix socket": "unix:/var/run/docker.sock",
+    "unix socket as a host": "http+unix://%2Fvar%2Frun%2Fdocker.sock/",
+    "dict": "dict://127.0.0.1:11211/",
+    "ldap": "ldap://127.0.0.1/",
+    "data": "data:text/plain,x",
+    "web socket": "ws://example.org/",
+    "empty label": "http://example..org/",
+    "label that begins with a dash": "http://-example.org/",
+    "dots": "http://.../",
 }
 # Addresses that a harmless name can resolve to.
 UNSENDABLE = {
@@ -101,7 +149,37 @@ UNSENDABLE = {
     "one of many": [PUBLIC, "10.1.2.3"],
     "one of many, IPv6": [PUBLIC, "fe80::1"],
     "no address": [],
+    "this host": ["0.0.0.0"],
+    "this host, IPv6": ["::"],
+    "private, 172": ["172.31.255.254"],
+    "private, 192": ["192.168.0.1"],
+    "protocol assignments": ["192.0.0.192"],
+    "benchmarking": ["198.19.0.1"],
+    "documentation, IPv6": ["2001:db8::1"],
+    "multicast": ["239.0.0.1"],
+    "multicast, IPv6": ["ff02::1"],
+    "broadcast": ["255.255.255.255"],
+    "site local": ["fec0::1"],
+    "Teredo": ["2001:0:53aa:64c:0:0:80ff:fffe"],
+    "with a zone": ["fe80::1%eth0"],
+    "no IP address": ["/var/run/docker.sock"],
+    "one before a public one": ["127.0.0.1", PUBLIC],
 }
+# Tries of the attack by hand that these tests repeat; 160,000 of its 400,000 addresses take 2.5 s.
+URLS, NAMES, RANDOM_ADDRESSES = 86, 25, 160_000
+# Of the registries of special addresses: first and last, without `ipaddress`, which the checked code uses.
+SPECIAL_RANGES = [
+    tuple(int.from_bytes(bytes(map(int, address.split("."))), "big") for address in pair.split("-"))
+    for pair in (
+        *("0.0.0.0-0.255.255.255", "10.0.0.0-10.255.255.255", "100.64.0.0-100.127.255.255"),
+        *("127.0.0.0-127.255.255.255", "169.254.0.0-169.254.255.255", "172.16.0.0-172.31.255.255"),
+        *("192.0.0.0-192.0.0.255", "192.0.2.0-192.0.2.255", "192.88.99.0-192.88.99.255"),
+        *("192.168.0.0-192.168.255.255", "198.18.0.0-198.19.255.255", "198.51.100.0-198.51.100.255"),
+        *("203.0.113.0-203.0.113.255", "224.0.0.0-255.255.255.255"),
+    )
+]
+# Forms of IPv6 that contain an IPv4 address: a translator between us and it would lead there.
+IPV4_IN_IPV6 = ("::{}", "::ffff:{}", "::ffff:0:{}", "64:ff9b::{}", "64:ff9b:1::{}", "2002:{:x}:{:x}::")
 
 
 @pytest.fixture
@@ -199,6 +277,72 @@ def test_a_later_attempt_resolves_and_checks_the_name_again(
     complete_job()
     send_round()
     assert connection_attempts == [(PUBLIC, 443), (PUBLIC, 443)]
+
+
+def choose_ipv4(chance: random.Random) -> int:
+    """Return any address, or one within or right beside a special range."""
+    if chance.random() < 0.5:
+        return chance.getrandbits(32)
+    first, last = chance.choice(SPECIAL_RANGES)
+    number = chance.choice((first - 1, first, last, last + 1, chance.randint(first, last)))
+    return min(max(number, 0), 2**32 - 1)
+
+
+def write_ipv4(number: int) -> str:
+    return f"{number >> 24}.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}"
+
+
+def is_special(number: int) -> bool:
+    return any(first <= number <= last for first, last in SPECIAL_RANGES)
+
+
+def is_public_ipv6(number: int) -> bool:
+    is_assigned_otherwise = (
+        (number >> 105 == 0x20010000 >> 9)  # 2001::/23
+        or (number >> 96 == 0x20010DB8)
+        or (number >> 112 == 0x2002)
+        or (number >> 108 == 0x3FFF0)
+    )
+    return number >> 125 == 1 and not is_assigned_otherwise
+
+
+def test_random_addresses_are_judged_as_the_registries_do() -> None:
+    chance, tries = random.Random(86), 0
+    for _ in range(RANDOM_ADDRESSES // 4):
+        number = choose_ipv4(chance)
+        text = write_ipv4(number)
+        assert url_guard.is_public(text) != is_special(number), text
+        form = chance.choice(IPV4_IN_IPV6)
+        within = form.format(number >> 16, number & 0xFFFF) if ":x" in form else form.format(text)
+        assert not url_guard.is_public(within), within
+        for first in (chance.getrandbits(16), chance.choice((0x2000, 0x2001, 0x2002, 0x2600, 0x3FFE, 0x3FFF, 0xFD00))):
+            second, rest = chance.choice((0, 1, 0x1FF, 0x200, 0xDB8, chance.getrandbits(16))), chance.getrandbits(16)
+            text = f"{first:x}:{second:x}::{rest:x}"
+            assert url_guard.is_public(text) == is_public_ipv6(first << 112 | second << 96 | rest), text
+        tries += 4
+    assert tries >= RANDOM_ADDRESSES
+
+
+def test_random_addresses_in_urls_are_refused_unless_they_are_public_and_plain(configure: Settings) -> None:
+    configure(WEBHOOK_ALLOW_PRIVATE=False)
+    chance = random.Random(86)
+    for _ in range(2_000):
+        number = choose_ipv4(chance)
+        parts = list(number.to_bytes(4, "big"))
+        unusual = (
+            *(f"{number}", f"{number:#x}", f"0{number:o}", ".".join(f"{part:#x}" for part in parts)),
+            *(f"0{number >> 24:o}.{number & 0xFFFFFF}", f"0{write_ipv4(number)}", f"[::ffff:{write_ipv4(number)}]"),
+        )
+        for host in (*unusual, *([write_ipv4(number)] if is_special(number) else [])):
+            with pytest.raises(url_guard.RejectedUrl):
+                url_guard.parse_destination(f"http://{host}/")
+        if not is_special(number):
+            assert url_guard.parse_destination(f"http://{write_ipv4(number)}/").host == write_ipv4(number)
+
+
+def test_there_are_as_many_tries_as_in_the_attack() -> None:
+    assert len(UNSAVEABLE) >= URLS
+    assert len(UNSENDABLE) >= NAMES
 
 
 def test_without_the_check_the_private_address_would_be_contacted(
