@@ -72,8 +72,9 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     online = [worker for worker in workers if is_online(worker, now)]
     counts = live_counts.count_busiest(RESOURCES_SHOWN, find_paused_names(states), now)
     ready = count_ready(workers, [(state.scope, state.key) for state in states if state.paused], now)
-    hour_start, start, end = WINDOWS["1h"].starts(now)[0], window.starts(now)[0], now + windows.MINUTE
-    spans = ((hour_start, end), (now - DAY, end), (start - window.length, start))
+    minute = now.replace(second=0, microsecond=0)
+    hour_start, start, end = WINDOWS["1h"].starts(now)[0], window.starts(now)[0], minute + 2 * windows.MINUTE
+    spans = ((hour_start, end), (minute - DAY, end), (start - window.length, start))
     hour, day, previous = windows.count_outcomes(*spans)
     facts = AlertFacts(
         now=now,
