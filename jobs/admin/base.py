@@ -14,13 +14,17 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
-from django.core.exceptions import PermissionDenied, ValidationError
+from django.core.exceptions import EmptyResultSet, PermissionDenied, ValidationError
 from django.core.paginator import Paginator
-from django.db.models import AutoField, Model, Q, QuerySet, UUIDField
+from django.db import connections
+from django.db.models import AutoField, Model, Q, QuerySet, UUIDField, Value
+from django.db.models.lookups import In
+from django.db.models.sql import Query
 from django.forms import Media
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
-from django.utils.safestring import mark_safe
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.text import capfirst, format_lazy, smart_split, unescape_string_literal
 from django.utils.translation import gettext as _now
 from django.utils.translation import gettext_lazy as _
@@ -32,6 +36,7 @@ from jobs.services.permissions import VIEW_PAYLOAD
 QUOTES = "\"'"
 COUNT_LIMIT = 10_000  # counting stops here, so that a page of a huge list opens as fast as one of a small list
 TERM_LIMIT = 20  # of a search: each has a condition, and may take statements of its own
+CHECKBOX = '<input type="checkbox" name="{}" value="{}" class="action-select" aria-label="{}">'
 MAX_KEY = 2**63 - 1  # the largest integer key of any database
 PAYLOAD_HIDDEN = _("Hidden: you need the permission “Can see params, artifacts and logs”.")
 
@@ -66,8 +71,32 @@ class CappedInt(int):
 
 def count_capped(queryset: QuerySet[Any], limit: int = COUNT_LIMIT) -> int:
     """Count the rows up to `limit`; more of them are a CappedInt."""
-    count = queryset.order_by().values("pk")[: limit + 1].count()
+    keys = find_key_query(queryset)
+    rows: QuerySet[Any] = queryset if keys is None else QuerySet(keys.model, keys.chain(), queryset.db)
+    if not rows.query.is_sliced:
+        rows = rows.order_by().values_list(Value(1))  # read from the index alone; a key, on SQLite, from each row
+    connection = connections[queryset.db]
+    try:
+        sql, params = rows[: limit + 1].query.get_compiler(connection=connection).as_sql()
+    except EmptyResultSet:
+        return 0
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT COUNT(*) FROM ({sql}) counted", params)  # noqa: S608 — from the ORM
+        count = int(cursor.fetchone()[0])
     return CappedInt(limit) if count > limit else count
+
+
+def find_key_query(queryset: QuerySet[Any]) -> Query | None:
+    """Return the query that finds the keys of a queryset, if it has no other condition.
+
+    It finds each key once, and keys of existing rows alone, so that they are counted and sorted without these rows.
+    """
+    conditions, pk = queryset.query.where.children, queryset.model._meta.pk
+    lookup: Any = conditions[0] if len(conditions) == 1 else None
+    if not isinstance(lookup, In) or not isinstance(lookup.rhs, Query):
+        return None
+    is_key = (lookup.lhs.alias, lookup.lhs.target) == (queryset.query.base_table, pk)
+    return lookup.rhs if is_key else None
 
 
 class CappedPaginator(Paginator):
@@ -157,6 +186,12 @@ class ConsoleChangeList(ChangeList):
         super().__init__(*args, **kwargs)
         if not self.is_popup:
             self.title = list_title(self.opts)
+        # Django would resolve the address of each row to add the filters to it.
+        self._row_query = f"?{self.preserved_filters}" if self.preserved_filters else ""
+        self.preserved_filters = ""
+
+    def url_for_result(self, result: Any) -> str:
+        return f"{super().url_for_result(result)}{self._row_query}"
 
     @property
     def filters(self) -> list[Any]:
@@ -189,10 +224,15 @@ class ConsoleChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
+        self.result_list = self.read_page(self.result_list)
         self.model_admin.complete_rows(request, self.result_list)
         if not can_view_payload(request):
             for row in self.result_list:
                 self.model_admin.hide_payload(row)
+
+    def read_page(self, page: QuerySet[Any]) -> Any:
+        """Return the rows of a page, given its query."""
+        return page
 
 
 class ConsoleAdmin(admin.ModelAdmin):
@@ -318,6 +358,11 @@ class ConsoleAdmin(admin.ModelAdmin):
 
     def complete_rows(self, request: HttpRequest, rows: QuerySet[Any]) -> None:
         """Set the attributes that computed columns show, looked up for all rows of the page at once."""
+
+    def action_checkbox(self, obj: Model) -> SafeString:
+        """Show a row's checkbox. Django's own renders a template for each, which is a third of the time of the rows."""
+        label = _now("Select this object for an action - {}").format(obj)
+        return format_html(CHECKBOX, ACTION_CHECKBOX_NAME, obj.pk, label)
 
     def describe_missing(self, object_id: str) -> str:
         """Return the message for the address of a row that does not exist."""

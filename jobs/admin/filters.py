@@ -307,12 +307,14 @@ def filter_by_status(queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
         case "scheduled":
             return _filter_by_partial_index(queryset, Q(gate=SqlLiteral(Gate.TIME)))
         case "stopped":
-            stopped = Q(status=Status.PAUSED) | Q(status=Status.PENDING, hold=True)
+            stopped = Q(status__in=[Status.PAUSED, Status.PENDING]) & (Q(status=Status.PAUSED) | Q(hold=True))
             return _filter_by_partial_index(queryset, Q(status__in=sql_literals(RARE_STATUSES)) & stopped)
         case "dropped":
             dropped = Q(status__in=[Status.SKIPPED, Status.CANCELLED])
             return _filter_by_partial_index(queryset, Q(status__in=sql_literals(RARE_STATUSES)) & dropped)
-    for indexed in (RARE_STATUSES, [Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
+    if value in RARE_STATUSES:  # its index has the jobs of one status in the order of ids
+        return queryset.filter(status__in=sql_literals(RARE_STATUSES), status=value)
+    for indexed in ([Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
         if value in indexed:
             return _filter_by_partial_index(queryset, Q(status__in=sql_literals(indexed), status=value))
     # COMPLETED: start at the newest completed run, since many newer jobs may be waiting.
@@ -351,7 +353,7 @@ class AttentionFilter(ChoiceFilter):
 
     def filter_by_choice(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
         if value == "unhandled":
-            return _filter_by_partial_index(queryset, queries.unhandled_failures())
+            return queryset.filter(queries.unhandled_failures())
         if value == "unserved":
             unserved = ready_jobs.unserved_jobs(queries.list_workers(), clock.now())
             return _filter_by_partial_index(queryset, unserved)

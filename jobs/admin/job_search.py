@@ -228,8 +228,8 @@ def find_names(model: Any, column: str, prefix: str, condition: str = "", limit:
 
 def _tag_condition(tags: list[str]) -> Q:
     """Return the condition for the newest jobs with one of these tags."""
-    rows = JobTag.objects.filter(tag__in=tags).order_by("-job_id")
-    return Q(pk__in=rows.values("job_id")[: COUNT_LIMIT + 1])
+    rows = JobTag.objects.filter(tag__in=tags).order_by("-job_id").values("job_id")
+    return Q(pk__in=(rows if len(tags) == 1 else rows.distinct())[: COUNT_LIMIT + 1])
 
 
 def _read_newest_ids(rows: QuerySet[Any], limit: int) -> list[UUID]:

@@ -23,7 +23,6 @@ from jobs.admin.columns import ids_url, link, list_url, short_id
 from jobs.admin.failures import FAILURES_SCANNED, FailureGroups, find_unhandled, group_failures
 from jobs.admin.filters import waits_for_operator
 from jobs.admin.formatting import (
-    badge,
     first_line,
     format_count,
     format_decimal,
@@ -36,7 +35,8 @@ from jobs.admin.limits import can_pause_resources
 from jobs.admin.resources import RESOURCES_SHOWN, build_resource_rows, find_paused_names
 from jobs.admin.screens import APP, render, screen, screen_url
 from jobs.admin.windows import DAY, WINDOWS, ChartSlot, Window
-from jobs.models import Gate, Job, LimitScope, Worker, WorkerState
+from jobs.admin.workers import describe_state
+from jobs.models import Gate, Job, LimitScope, Worker
 from jobs.payload_visibility import hide_in_job
 from jobs.services import limits
 from jobs.services.limits import LimitState
@@ -46,6 +46,7 @@ from jobs.stats.live_counts import JobCounts
 from jobs.stats.ready_jobs import ReadyJobs, count_ready, is_online
 
 RUNNING_SHOWN, WORKERS_SHOWN, DEPLOYS_READ = 8, 10, 200
+WORKER_ORDER = ("bad", "warn", "good")  # the colours of their states, those that need attention first
 FAILED_SHARE = 0.05  # of the completed and failed jobs; above it, the figure is red
 OverviewSection = Callable[[ModelAdmin, HttpRequest], "SafeString | None"]
 _sections: list[OverviewSection] = []
@@ -71,8 +72,9 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
     online = [worker for worker in workers if is_online(worker, now)]
     counts = live_counts.count_busiest(RESOURCES_SHOWN, find_paused_names(states), now)
     ready = count_ready(workers, [(state.scope, state.key) for state in states if state.paused], now)
-    hour_start, start, end = WINDOWS["1h"].starts(now)[0], window.starts(now)[0], now + windows.MINUTE
-    spans = ((hour_start, end), (now - DAY, end), (start - window.length, start))
+    minute = now.replace(second=0, microsecond=0)
+    hour_start, start, end = WINDOWS["1h"].starts(now)[0], window.starts(now)[0], minute + 2 * windows.MINUTE
+    spans = ((hour_start, end), (minute - DAY, end), (start - window.length, start))
     hour, day, previous = windows.count_outcomes(*spans)
     facts = AlertFacts(
         now=now,
@@ -117,7 +119,7 @@ def _build_context(admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         "can_pause": can_pause_resources(request),
         "pause_url": screen_url(site, "resource", "pause"),
         "resume_url": screen_url(site, "resource", "resume"),
-        "workers": list_shown_workers(site, request, workers, now),
+        "workers": list_shown_workers(site, request, workers),
         "workers_total": len(workers) if len(workers) > WORKERS_SHOWN else 0,
         "workers_url": _workers_url(site, request),
         "sections": [html for section in _sections if (html := section(admin, request)) is not None],
@@ -326,28 +328,16 @@ def list_running(site: AdminSite, request: HttpRequest, now: datetime) -> list[d
     return rows
 
 
-def list_shown_workers(
-    site: AdminSite, request: HttpRequest, workers: Sequence[Worker], now: datetime
-) -> list[dict[str, Any]]:
+def list_shown_workers(site: AdminSite, request: HttpRequest, workers: Sequence[Worker]) -> list[dict[str, Any]]:
     """Return one line for each worker, those that need attention first."""
     if not request.user.has_perm(f"{APP}.view_worker"):
         return []
     rows = []
     for worker in workers:
-        rank, state = _describe_worker(worker, now)
+        kind, state = describe_state(worker)
         name = link(site, Worker, worker.pk, worker.name)
-        rows.append((rank, worker.name, {"link": name, "state": state, "worker": worker}))
+        rows.append((WORKER_ORDER.index(kind), worker.name, {"link": name, "state": state, "worker": worker}))
     return [row for _rank, _name, row in sorted(rows, key=lambda row: row[:2])[:WORKERS_SHOWN]]
-
-
-def _describe_worker(worker: Worker, now: datetime) -> tuple[int, SafeString]:
-    if not is_online(worker, now):
-        return 0, badge("bad", _("No heartbeat"), "✗")
-    if worker.state == WorkerState.STOPPING or worker.request == WorkerState.STOPPING:
-        return 1, badge("warn", _("Stopping"), "■")
-    if worker.state == WorkerState.QUIET or worker.request == WorkerState.QUIET:
-        return 1, badge("warn", _("Draining"), "‖")
-    return 2, badge("ok", _("Online"), "✓")
 
 
 def _workers_url(site: AdminSite, request: HttpRequest) -> str:

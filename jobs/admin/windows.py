@@ -1,4 +1,7 @@
-"""Finished jobs of a window of time, by bucket of that time: queries of the rollup for charts and figures."""
+"""Finished jobs of a window of time, by bucket of that time: queries of the rollup for charts and figures.
+
+A day of a busy site has tens of thousands of rows, so that sums of many jobs are cached like counts of many live jobs.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ from django.db.models import DateTimeField, F, Func, Q, Sum
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
+from jobs import db
 from jobs.models import JobMinute
 from jobs.models.rollup import BUCKETS_SEC
 from jobs.states import Status
+from jobs.stats.cache import RateLimitedCache
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 TOP_BUCKET = len(BUCKETS_SEC)
@@ -100,8 +105,19 @@ def slot_expression(window: Window) -> F | SlotStart:
     return F("minute") if window.slot == MINUTE else SlotStart(window.slot)
 
 
+_cache: RateLimitedCache[Any] = RateLimitedCache()
+
+
 def load_slots(window: Window, now: datetime) -> list[ChartSlot]:
-    """Return every slot of the window, empty ones included; one statement."""
+    """Return every slot of the window, empty ones included; one statement. It may be cached."""
+    key = (db.alias(), "slots", window.name, window.starts(now)[-1])
+    slots: list[ChartSlot] = _cache.get(
+        key, lambda: _query_slots(window, now), lambda slots: sum(slot.finished for slot in slots)
+    )
+    return slots
+
+
+def _query_slots(window: Window, now: datetime) -> list[ChartSlot]:
     slots = {start: ChartSlot(start, start + window.slot) for start in window.starts(now)}
     rows = JobMinute.objects.filter(minute__gte=min(slots)).annotate(slot=slot_expression(window))
     key = ("slot", "outcome", "wait_bucket", "run_bucket")
@@ -114,7 +130,16 @@ def load_slots(window: Window, now: datetime) -> list[ChartSlot]:
 
 
 def count_outcomes(*spans: tuple[datetime, datetime]) -> list[Counter[str]]:
-    """Count the jobs that finished within each span of time, by outcome; one statement."""
+    """Count the jobs that finished within each span of time, by outcome; one statement. It may be cached."""
+    counters: list[Counter[str]] = _cache.get(
+        (db.alias(), "outcomes", spans),
+        lambda: _query_outcomes(*spans),
+        lambda counters: sum(counter.total() for counter in counters),
+    )
+    return counters
+
+
+def _query_outcomes(*spans: tuple[datetime, datetime]) -> list[Counter[str]]:
     sums = {
         f"span_{index}": Sum("jobs", filter=Q(minute__gte=start, minute__lt=end), default=0)
         for index, (start, end) in enumerate(spans)
@@ -128,9 +153,14 @@ def count_outcomes(*spans: tuple[datetime, datetime]) -> list[Counter[str]]:
 
 
 def list_active_resources(since: datetime, limit: int) -> list[str]:
-    """Return the resources in which the most jobs finished."""
-    recent = JobMinute.objects.filter(minute__gte=since)
-    return list(recent.values_list("resource", flat=True).annotate(n=Sum("jobs")).order_by("-n", "resource")[:limit])
+    """Return the resources in which the most jobs finished. It may be cached."""
+
+    def query() -> dict[str, int]:
+        recent = JobMinute.objects.filter(minute__gte=since).values_list("resource")
+        return dict(recent.annotate(n=Sum("jobs")).order_by("-n", "resource")[:limit])
+
+    key = (db.alias(), "resources", since, limit)
+    return list(_cache.get(key, query, lambda jobs: sum(jobs.values())))
 
 
 @dataclass
@@ -150,7 +180,17 @@ class Trend:
 
 
 def load_trends(column: str, names: Collection[str], window: Window, now: datetime) -> dict[str, Trend]:
-    """Return the finished jobs by slot for each of these names of a column, such as resources."""
+    """Return the finished jobs by slot for each of these names of a column, such as resources. It may be cached."""
+    key = (db.alias(), "trends", column, tuple(sorted(names)), window.name, window.starts(now)[-1])
+    trends: dict[str, Trend] = _cache.get(
+        key,
+        lambda: _query_trends(column, names, window, now),
+        lambda trends: sum(trend.total for trend in trends.values()),
+    )
+    return trends
+
+
+def _query_trends(column: str, names: Collection[str], window: Window, now: datetime) -> dict[str, Trend]:
     starts = {start: index for index, start in enumerate(window.starts(now))}
     trends = {name: Trend([0] * len(starts), [0] * len(starts)) for name in names}
     rows = JobMinute.objects.filter(minute__gte=min(starts), **{f"{column}__in": sorted(names)}).order_by()

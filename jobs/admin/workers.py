@@ -19,7 +19,7 @@ from django.utils.translation import ngettext, ngettext_lazy, pgettext_lazy
 
 from jobs.admin.base import ReadOnlyAdmin
 from jobs.admin.columns import column, computed_column, label_on_phone, link
-from jobs.admin.filters import ChoiceFilter, choice_filter
+from jobs.admin.filters import ChoiceFilter
 from jobs.admin.formatting import (
     badge,
     format_age,
@@ -34,6 +34,7 @@ from jobs.models import Activity, Job, Worker, WorkerState
 from jobs.models.worker import heartbeat_timeout
 from jobs.services import workers
 from jobs.stats import queries
+from jobs.stats.ready_jobs import is_online
 
 JOBS_READ = 1000
 JOBS_SHOWN = 3  # in a row of the list
@@ -45,6 +46,17 @@ STATE_BADGES = {
     WorkerState.STOPPING: ("warn", "→"),
     WorkerState.STOPPED: ("plain", "○"),
 }
+
+
+def describe_state(worker: Worker) -> tuple[str, SafeString]:
+    """Return the colour and the badge of the state: of the requested one, and of a silent worker “No heartbeat”."""
+    state = WorkerState(worker.state)
+    if state != WorkerState.STOPPED and not is_online(worker, timezone.now()):
+        return "bad", badge("bad", _now("No heartbeat"), "✗")
+    if worker.request and state not in (WorkerState.STOPPING, WorkerState.STOPPED):
+        state = WorkerState(worker.request)
+    kind, icon = STATE_BADGES[state]
+    return kind, badge(kind, str(state.label), icon)
 
 
 def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
@@ -67,6 +79,18 @@ def find_running_jobs(shown_workers: Iterable[Worker]) -> dict[Any, list[Job]]:
 
 def _accepts_requests(worker: Worker) -> bool:
     return workers.is_alive(worker) and WorkerState.STOPPING not in (worker.request, worker.state)
+
+
+class StateFilter(ChoiceFilter):
+    """Filters by the state that the list shows: a worker without heartbeats is not online."""
+
+    title = _("state")
+    parameter_name = field = "state"
+    known_choices = WorkerState.choices
+
+    def filter_by_choice(self, queryset: Any, value: str) -> Any:
+        found = super().filter_by_choice(queryset, value)
+        return found.filter(heartbeat_at__gt=Now() - heartbeat_timeout()) if value == WorkerState.RUNNING else found
 
 
 class PresentFilter(ChoiceFilter):
@@ -120,7 +144,7 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
         *("shown_name", "shown_state", "last_heartbeat", "slots_in_use"),
         *("current_jobs", "brief_serves", "shown_version"),
     )
-    list_filter = (choice_filter("state", _("state"), WorkerState.choices), PresentFilter)
+    list_filter = (StateFilter, PresentFilter)
     ordering = (ExpressionWrapper(Q(state=WorkerState.STOPPED), BooleanField()).asc(), "-pk")
     change_form_template = "jobs/facts_page.html"
     name_field = "name"
@@ -192,11 +216,7 @@ class WorkerAdmin(ObjectActionAdmin, ReadOnlyAdmin):
     @computed_column(_("state"))
     def shown_state(self, worker: Worker) -> SafeString:
         """Show the state; of a draining or stopping worker since when, by whom and why."""
-        state = worker.state
-        if state != WorkerState.STOPPED and worker.request:
-            state = worker.request
-        kind, icon = STATE_BADGES[WorkerState(state)]
-        shown = badge(kind, str(WorkerState(state).label), icon)
+        _kind, shown = describe_state(worker)
         if not worker.request or worker.state == WorkerState.STOPPED:
             return shown
         age = format_age(timezone.now() - worker.requested_at) if worker.requested_at else ""

@@ -252,8 +252,12 @@ class Job(models.Model):
             ),
             models.Index(fields=("group", "group_index"), condition=Q(group__isnull=False), name="job_group_place"),
             models.Index(fields=("schedule", "id"), condition=Q(schedule__isnull=False), name="job_schedule"),
-            # A job that just completes is never written to this index.
-            models.Index(fields=("status", "id"), condition=Q(status__in=RARE_STATUSES), name="job_of_rare_status"),
+            # A job that just completes is never written to this index. Unresolved failures are counted in it alone.
+            models.Index(
+                fields=("status", "id", "resolved_at"),
+                condition=Q(status__in=RARE_STATUSES),
+                name="job_of_rare_status",
+            ),
             models.Index(
                 fields=("deadline_at",),
                 condition=Q(deadline_at__isnull=False, status__in=[str(Status.PENDING), str(Status.QUEUED)]),

@@ -27,7 +27,7 @@ def heartbeat_timeout() -> timedelta:
 
 
 class WorkerState(models.TextChoices):
-    RUNNING = "RUNNING", pgettext_lazy("worker state", "Running")
+    RUNNING = "RUNNING", pgettext_lazy("worker state", "Online")
     QUIET = "QUIET", pgettext_lazy("worker state", "Draining")
     STOPPING = "STOPPING", pgettext_lazy("worker state", "Stopping")
     STOPPED = "STOPPED", pgettext_lazy("worker state", "Stopped")

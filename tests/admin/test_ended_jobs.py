@@ -12,6 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from jobs.admin import filters
+from jobs.admin.jobs import JobAdmin
 from jobs.models import Job, JobEvent
 from jobs.states import Status
 from jobs.stats import cache
@@ -83,6 +84,24 @@ def test_few_ends_and_many_are_found_alike(boss: Client, monkeypatch: pytest.Mon
     jobs = {create_ended_job(Status.COMPLETED, timedelta(minutes=n)).pk for n in range(1, 4)}
     assert list_job_ids(boss, ended="1h") == list_job_ids(boss, ended="1h", status="COMPLETED") == jobs
     assert list_job_ids(boss, ended="1h", job_type=note.name) == jobs
+
+
+@pytest.mark.parametrize("sort", ["", "oldest"])
+def test_the_pages_of_many_ends_have_each_job_once_in_the_order_of_the_list(
+    boss: Client, monkeypatch: pytest.MonkeyPatch, sort: str
+) -> None:
+    monkeypatch.setattr(filters, "INLINE_IDS_LIMIT", 0)
+    monkeypatch.setattr(JobAdmin, "list_per_page", 2)
+    ids = [create_ended_job(Status.COMPLETED, timedelta(minutes=n)).pk for n in (3, 1, 5, 4, 2)]
+    job_in(Status.RUNNING)
+    for status in ("", "COMPLETED", "dropped"):
+        pages = [
+            boss.get(get_list_url(Job), {"ended": "1h", "status": status, "sort": sort, "p": p}) for p in (1, 2, 3)
+        ]
+        shown = [job.pk for page in pages for job in page.context["cl"].result_list]
+        expected = [] if status == "dropped" else sorted(ids, reverse=not sort)
+        assert shown[: len(expected)] == expected, status
+        assert [page.context["cl"].result_count for page in pages] == [len(expected)] * 3
 
 
 def test_a_long_walk_along_events_is_not_made_for_every_answer(boss: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,6 +127,13 @@ def test_a_tag_with_a_colon_is_found_as_the_page_shows_it(boss: Client) -> None:
     assert "customer:" in problem(boss, "q=customer%3Anone")
 
 
+def test_a_job_with_two_of_the_tags_is_one_job(boss: Client) -> None:
+    jobs = [JobFactory.create(tags=["urgent", "urgently"]) for _ in range(2)]
+    page = boss.get(get_list_url(Job), {"q": "tag:urg*"}).context["cl"]
+    assert [job.pk for job in page.result_list] == sorted((job.pk for job in jobs), reverse=True)
+    assert page.result_count == 2
+
+
 @pytest.mark.parametrize("text", ["\0", "type:\0", "tag:%", "target:*", '"', "key:'", "…", "#", ":", "x:", "status:*"])
 def test_no_search_is_an_error(text: str, boss: Client) -> None:
     JobFactory.create()

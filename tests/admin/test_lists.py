@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlencode
 from uuid import UUID
 
 import pytest
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
+from django.utils.html import escape
 
 from jobs.admin.base import CappedInt, CappedPaginator
 from jobs.admin.job_detail import ROWS_SHOWN
@@ -216,6 +219,18 @@ def test_the_job_list_is_sorted_newest_first_and_by_no_column(boss: Client) -> N
         assert [job.pk for job in shown] == [job.pk for job in reversed(jobs)], query
     oldest = boss.get(f"{get_list_url(Job)}?sort=oldest").context["cl"].result_list
     assert [job.pk for job in oldest] == [job.pk for job in jobs]
+
+
+def test_a_row_leads_to_its_page_with_the_filters_of_the_list(boss: Client) -> None:
+    """As Django's own rows do, whose address is resolved and built anew for each row."""
+    job = JobFactory.create()
+    query = {"q": f"type:{SAMPLE_TYPE}", "status": "waiting"}
+    page = boss.get(get_list_url(Job), query)
+    filters = {"preserved_filters": urlencode({"_changelist_filters": urlencode(query)}), "opts": Job._meta}
+    address = add_preserved_filters(filters, get_page_url(job))
+    assert f'<a href="{escape(address)}">' in page.content.decode()
+    box = f'<input type="checkbox" name="_selected_action" value="{job.pk}" class="action-select"'
+    assert box in page.content.decode()
 
 
 def test_search_and_filters_are_one_form_that_keeps_the_order(boss: Client) -> None:

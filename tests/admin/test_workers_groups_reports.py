@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -77,6 +78,34 @@ def test_a_worker_shows_which_resources_it_excludes(boss: Client, serves: dict[s
 def test_a_beat_is_green_amber_or_red_by_the_lease(boss: Client, age_sec: int, kind: str) -> None:
     WorkerFactory.create(heartbeat_at=timezone.now() - timedelta(seconds=age_sec))
     assert f"jc-badge {kind}" in boss.get(get_list_url(Worker)).content.decode()
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"),
+    [
+        ({}, "Online"),
+        ({"request": WorkerState.QUIET}, "Draining"),
+        ({"state": WorkerState.QUIET}, "Draining"),
+        ({"state": WorkerState.STOPPING, "request": WorkerState.QUIET}, "Stopping"),
+        ({"heartbeat_at": timezone.now() - timedelta(minutes=10)}, "No heartbeat"),
+        ({"state": WorkerState.QUIET, "heartbeat_at": timezone.now() - timedelta(minutes=10)}, "No heartbeat"),
+    ],
+)
+def test_the_state_of_a_worker_has_one_word_everywhere(boss: Client, fields: dict[str, Any], shown: str) -> None:
+    worker = WorkerFactory.create(**fields)
+    (row,) = boss.get(screen("overview")).context["workers"]
+    badge = str(row["state"])
+    assert re.sub("<[^>]+>", "", badge).split(" ", 1)[1] == shown
+    for url in (get_list_url(Worker), get_page_url(worker)):
+        assert badge in boss.get(url).content.decode()
+
+
+def test_the_filter_online_leaves_out_workers_without_heartbeats(boss: Client) -> None:
+    online = WorkerFactory.create()
+    WorkerFactory.create(heartbeat_at=timezone.now() - timedelta(minutes=10))
+    page = boss.get(get_list_url(Worker), {"state": "RUNNING"})
+    assert [row.pk for row in page.context["cl"].result_list] == [online.pk]
+    assert '<option value="RUNNING" selected>Online</option>' in page.content.decode()
 
 
 def test_quiet_and_stop_are_requests_that_the_worker_reads_and_can_be_seen_waiting(db: Any) -> None:

@@ -162,6 +162,7 @@ def fake_clock(monkeypatch: pytest.MonkeyPatch) -> Any:
         return counts
 
     monkeypatch.setattr(cache, "SMALL_COUNT", 2)
+    monkeypatch.setattr(cache.RateLimitedCache, "_caches", [live_counts._cache])  # others have entries of another clock
     monkeypatch.setattr(cache, "monotonic", lambda: clock[0])
     monkeypatch.setattr(live_counts, "_query_counts", count_slowly)
     live_counts.clear_cache()
@@ -185,6 +186,16 @@ def test_many_live_jobs_are_counted_once_for_a_while_that_grows_with_them(fake_c
     assert live_counts.count_jobs("one").by_status()["QUEUED"] == 1, "each tenant has its own count"
     fake_clock[0] += 0.2
     assert live_counts.count_jobs().by_status()["QUEUED"] == 4
+
+
+def test_all_cached_counts_together_take_a_tenth_of_the_time(fake_clock: list[float]) -> None:
+    JobFactory.create_batch(3, tenant="one")
+    live_counts.count_jobs()  # it took 0.3 s
+    live_counts.count_jobs("one")  # it took 0.3 s, and is cached for 5 s, not 3: beside the other one
+    JobFactory.create(tenant="one")
+    fake_clock[0] += 4
+    assert live_counts.count_jobs().by_status()["QUEUED"] == 4
+    assert live_counts.count_jobs("one").by_status()["QUEUED"] == 3
 
 
 def test_no_count_is_older_than_the_maximum_age(fake_clock: list[float]) -> None:
