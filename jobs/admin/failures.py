@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from jobs.admin.filters import find_ended_jobs
 from jobs.admin.formatting import first_line
 from jobs.models import Job, JobEvent
-from jobs.models.expressions import sql_literals
+from jobs.models.expressions import is_one_of
 from jobs.models.job import JobQuerySet
 from jobs.models.run import RARE_END_KINDS
 from jobs.payload_visibility import get_public_reason, summarize_traceback
@@ -73,7 +73,7 @@ def group_failures(since: datetime, failed: int, *, with_texts: bool) -> Failure
     older failures does not matter; `failed` is how many jobs failed since then, handled ones too. Without texts,
     nothing that a handler wrote is part of a group.
     """
-    events = JobEvent.objects.filter(kind__in=sql_literals(RARE_END_KINDS), kind=EventKind.FAILED, at__gte=since)
+    events = JobEvent.objects.filter(is_one_of("kind", RARE_END_KINDS), kind=EventKind.FAILED, at__gte=since)
     latest = events.order_by("-at").values("job_id")[:FAILURES_SCANNED]
     unhandled = Job.objects.filter(
         pk__in=latest, status=Status.FAILED, resolved_at__isnull=True, retried_by__isnull=True

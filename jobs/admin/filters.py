@@ -21,7 +21,7 @@ from jobs import clock, db
 from jobs.admin.base import COUNT_LIMIT, CappedInt, count_capped, parse_uuid
 from jobs.ids import min_id_at
 from jobs.models import Gate, Job, JobEvent, JobRun, Target
-from jobs.models.expressions import SqlLiteral, sql_literals
+from jobs.models.expressions import SqlLiteral, is_one_of, sql_literals
 from jobs.models.job import RARE_STATUSES, STATUS_CHOICES, STATUS_LABELS
 from jobs.models.run import RARE_END_KINDS
 from jobs.registry import registry
@@ -308,12 +308,12 @@ def filter_by_status(queryset: QuerySet[Any], value: str) -> QuerySet[Any]:
             return _filter_by_partial_index(queryset, Q(gate=SqlLiteral(Gate.TIME)))
         case "stopped":
             stopped = Q(status__in=[Status.PAUSED, Status.PENDING]) & (Q(status=Status.PAUSED) | Q(hold=True))
-            return _filter_by_partial_index(queryset, Q(status__in=sql_literals(RARE_STATUSES)) & stopped)
+            return _filter_by_partial_index(queryset, is_one_of("status", RARE_STATUSES) & stopped)
         case "dropped":
             dropped = Q(status__in=[Status.SKIPPED, Status.CANCELLED])
-            return _filter_by_partial_index(queryset, Q(status__in=sql_literals(RARE_STATUSES)) & dropped)
+            return _filter_by_partial_index(queryset, is_one_of("status", RARE_STATUSES) & dropped)
     if value in RARE_STATUSES:  # its index has the jobs of one status in the order of ids
-        return queryset.filter(status__in=sql_literals(RARE_STATUSES), status=value)
+        return queryset.filter(is_one_of("status", RARE_STATUSES), status=value)
     for indexed in ([Status.PENDING, Status.QUEUED], sorted(ACTIVE)):
         if value in indexed:
             return _filter_by_partial_index(queryset, Q(status__in=sql_literals(indexed), status=value))
@@ -410,7 +410,7 @@ def order_by_end(queryset: QuerySet[Any], statuses: Collection[Status], *, is_bo
         recent = {"events__kind__in": sorted(statuses), "events__pk__gt": last_id - RECENT_EVENTS}
         return queryset.filter(**recent).order_by("-events__pk")
     (kind,) = statuses
-    newest = ends.filter(kind__in=sql_literals(RARE_END_KINDS), kind=kind).order_by("-at").values("pk")
+    newest = ends.filter(is_one_of("kind", RARE_END_KINDS), kind=kind).order_by("-at").values("pk")
     return queryset.filter(events__pk__in=newest[: COUNT_LIMIT + 1]).order_by("-events__pk")
 
 
@@ -447,7 +447,7 @@ def find_ended_jobs(
     if job_type:
         ends = ends.filter(job__job_type=job_type)
     if len(statuses) == 1 and statuses[0] in RARE_END_KINDS:  # type: ignore[index]
-        rare_ends = ends.filter(kind__in=sql_literals(RARE_END_KINDS), kind=statuses[0])  # type: ignore[index]
+        rare_ends = ends.filter(is_one_of("kind", RARE_END_KINDS), kind=statuses[0])  # type: ignore[index]
         return rare_ends.order_by("-at").values("job_id")[: COUNT_LIMIT + 1]
     ends = ends.filter(kind__in=sorted(statuses or TERMINAL)).order_by("-pk")
 

@@ -21,7 +21,7 @@ from jobs import db
 from jobs.admin.base import COUNT_LIMIT, SearchTerm, parse_uuid
 from jobs.admin.filters import TABS, filter_by_status, get_statuses
 from jobs.models import Job, JobEvent, JobGroup, JobRun, JobTag
-from jobs.models.expressions import SqlLiteral, sql_literals
+from jobs.models.expressions import SqlLiteral, is_one_of, sql_literals
 from jobs.models.job import RARE_STATUSES
 from jobs.models.run import JOB_ID_TAIL
 from jobs.states import EventKind, Status
@@ -166,7 +166,7 @@ class JobSearch:
         if not self.can_view_payload:
             self._refuse(_("Searching errors requires the permission “Can see params, artifacts and logs”."))
             return
-        self._filter(Q(status__in=sql_literals(RARE_STATUSES), status=Status.FAILED))
+        self._filter(is_one_of("status", RARE_STATUSES) & Q(status=Status.FAILED))
         self.checks.append(Q(status_reason__icontains=value.strip("*")))
 
 

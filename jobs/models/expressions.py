@@ -1,7 +1,8 @@
 """Query expressions: literals in the SQL text, times, sizes of JSON, and conditions on tags.
 
 SQLite uses a partial index only if the query repeats the index's condition literally; placeholders do not match it.
-`status__in=sql_literals(sorted(ACTIVE))` uses the index that `status__in=sorted(ACTIVE)` cannot use.
+`status__in=sql_literals(sorted(ACTIVE))` uses the index that `status__in=sorted(ACTIVE)` cannot use. Conditions with
+more than two constants are `is_one_of`, in the index or constraint and in the query.
 """
 
 from __future__ import annotations
@@ -39,6 +40,38 @@ def from_now(seconds: float) -> Any:
 def sql_literals(values: Iterable[int | str]) -> list[Any]:
     """Return the values as literals, for a lookup such as `status__in`."""
     return [SqlLiteral(value) for value in values]
+
+
+class IsOneOf(Func):
+    """Test whether a column has one of several constants.
+
+    SQLite builds a table for an IN list of more than two, in a constraint or the condition of an index anew for each
+    row: there it is a chain of OR.
+    """
+
+    output_field = BooleanField()
+
+    def __init__(self, column: str, constants: list[str]) -> None:
+        super().__init__(F(column))
+        self.constants = constants
+
+    def as_sql(self, compiler: Any, connection: Any, *_args: Any, **_context: Any) -> tuple[str, tuple[()]]:
+        column, constants = self._compile(compiler)
+        return f"{column} IN ({', '.join(constants)})", ()
+
+    def as_sqlite(self, compiler: Any, connection: Any, **_context: Any) -> tuple[str, tuple[()]]:
+        column, constants = self._compile(compiler)
+        return f"({' OR '.join(f'{column} = {constant}' for constant in constants)})", ()
+
+    def _compile(self, compiler: Any) -> tuple[str, list[str]]:
+        (expression,) = self.get_source_expressions()
+        column, _no_params = compiler.compile(expression)
+        return column, [compiler.compile(SqlLiteral(constant))[0] for constant in self.constants]
+
+
+def is_one_of(column: str, constants: Iterable[str]) -> Q:
+    """Return the condition that a column has one of these constants, written into the SQL text."""
+    return Q(IsOneOf(column, [str(constant) for constant in constants]))
 
 
 class JsonBytes(Func):

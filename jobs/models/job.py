@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from jobs.ids import uuid7
-from jobs.models.expressions import SqlLiteral, sql_literals
+from jobs.models.expressions import SqlLiteral, is_one_of, sql_literals
 from jobs.models.routing import RoutedManager
 from jobs.states import ACTIVE, LIVE, RUN_STATUSES, TERMINAL, WAITING, Status, StopMode, UniqueUntil
 
@@ -87,7 +87,7 @@ class JobQuerySet(models.QuerySet["Job"]):
 
     def of_rare_status(self, status: Status) -> JobQuerySet:
         """Return the jobs with one of RARE_STATUSES."""
-        return self.filter(status__in=sql_literals(RARE_STATUSES), status=status)
+        return self.filter(is_one_of("status", RARE_STATUSES), status=status)
 
     def latest_attempts(self) -> JobQuerySet:
         """Return the last job of each retry chain."""
@@ -255,7 +255,7 @@ class Job(models.Model):
             # A job that just completes is never written to this index. Unresolved failures are counted in it alone.
             models.Index(
                 fields=("status", "id", "resolved_at"),
-                condition=Q(status__in=RARE_STATUSES),
+                condition=is_one_of("status", RARE_STATUSES),
                 name="job_of_rare_status",
             ),
             models.Index(
@@ -269,7 +269,7 @@ class Job(models.Model):
             models.Index(fields=("tenant", "id"), condition=~Q(tenant="default"), name="job_of_tenant"),
         ]
         constraints = [
-            models.CheckConstraint(name="job_status_known", condition=Q(status__in=[str(s) for s in Status])),
+            models.CheckConstraint(name="job_status_known", condition=is_one_of("status", Status)),
             models.CheckConstraint(
                 name="job_gate_iff_queued",
                 condition=Q(status=Status.QUEUED, gate__gt=0, gate__lte=3) | (~Q(status=Status.QUEUED) & Q(gate=0)),
@@ -340,12 +340,13 @@ class Job(models.Model):
             # A job that was handed back has been dispatched: it may wait beside the next one of its key.
             models.UniqueConstraint(
                 fields=("tenant", "unique_key"),
-                condition=Q(unique_until=str(UniqueUntil.START), dispatched_at__isnull=True, status__in=sorted(LIVE)),
+                condition=Q(unique_until=str(UniqueUntil.START))  # first: almost no job has one
+                & Q(dispatched_at__isnull=True, status__in=sorted(LIVE)),
                 name="job_unique_until_start",
             ),
             models.UniqueConstraint(
                 fields=("tenant", "unique_key"),
-                condition=Q(unique_until=str(UniqueUntil.END), status__in=sorted(LIVE)),
+                condition=Q(unique_until=str(UniqueUntil.END)) & Q(status__in=sorted(LIVE)),
                 name="job_unique_until_end",
             ),
             models.CheckConstraint(
@@ -438,9 +439,7 @@ class JobRun(models.Model):
         verbose_name_plural = _("job runs")
         ordering = ("-job_id",)
         constraints = [
-            models.CheckConstraint(
-                name="jobrun_status_known", condition=Q(status__in=[str(status) for status in RUN_STATUSES])
-            ),
+            models.CheckConstraint(name="jobrun_status_known", condition=is_one_of("status", RUN_STATUSES)),
             models.CheckConstraint(
                 name="jobrun_open_until_finished",
                 condition=Q(status=Status.RUNNING, finished_at__isnull=True)

@@ -9,6 +9,7 @@ from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
 from jobs.actors import PYTHON, Actor, ActorKind
+from jobs.models.expressions import is_one_of
 from jobs.models.job import STATUS_CHOICES, Job
 from jobs.models.routing import RoutedManager
 from jobs.states import EventKind
@@ -71,11 +72,11 @@ class JobEvent(models.Model):
                 fields=("token",), condition=Q(kind=EventKind.RUNNING, token__isnull=False), name="jobevent_of_lease"
             ),
             # A job that completes is never written to this index.
-            models.Index(fields=("kind", "at"), condition=Q(kind__in=RARE_END_KINDS), name="jobevent_rare_end"),
+            models.Index(fields=("kind", "at"), condition=is_one_of("kind", RARE_END_KINDS), name="jobevent_rare_end"),
             # Nothing that a worker writes is in this index, and no submission.
             models.Index(
                 fields=("id",),
-                condition=Q(actor_kind__in=OPERATOR_KINDS) & ~Q(kind__in=SUBMISSION_KINDS),
+                condition=is_one_of("actor_kind", OPERATOR_KINDS) & ~Q(kind__in=SUBMISSION_KINDS),
                 name="jobevent_of_operator",
             ),
         ]

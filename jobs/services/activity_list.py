@@ -20,7 +20,7 @@ from jobs.errors import NotFound
 from jobs.ids import CLOCK_SLACK, min_id_at
 from jobs.models import Activity, JobEvent
 from jobs.models.activity import JOB, JOB_ACTIONS
-from jobs.models.expressions import sql_literals
+from jobs.models.expressions import is_one_of, sql_literals
 from jobs.models.payload import count_fitting
 from jobs.models.run import OPERATOR_KINDS, SUBMISSION_KINDS
 from jobs.states import EventKind
@@ -154,7 +154,7 @@ def _read_events(filters: ActivityFilters, start: Position | None, count: int) -
     if filters.actor is not None:
         condition &= Q(actor_name=filters.actor)
     events = JobEvent.objects.select_related("job").only(*EVENT_COLUMNS)
-    by_operators = Q(actor_kind__in=sql_literals(OPERATOR_KINDS)) & ~Q(kind__in=sql_literals(SUBMISSION_KINDS))
+    by_operators = is_one_of("actor_kind", OPERATOR_KINDS) & ~Q(kind__in=sql_literals(SUBMISSION_KINDS))
     if filters.object_id is None:
         rows = events.filter(by_operators)
     else:

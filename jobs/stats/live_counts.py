@@ -21,6 +21,7 @@ from django.db.models import (
     Func,
     IntegerField,
     Min,
+    Q,
     Sum,
     Value,
     When,
@@ -29,16 +30,16 @@ from django.db.models.functions import Cast, Coalesce, Greatest
 
 from jobs import clock, db
 from jobs.models import Gate, Job, JobMinute
-from jobs.models.expressions import sql_literals
+from jobs.models.expressions import is_one_of, sql_literals
 from jobs.models.job import RARE_STATUSES
 from jobs.states import ACTIVE, LIVE, Status
 from jobs.stats.cache import RateLimitedCache
 
 # The conditions of partial indexes; one condition for all live states would scan the whole table.
-LIVE_CONDITIONS: tuple[dict[str, Any], ...] = (
-    {"status__in": sql_literals([Status.PENDING, Status.QUEUED])},
-    {"status__in": sql_literals(sorted(ACTIVE))},
-    {"status__in": sql_literals(RARE_STATUSES), "status": Status.PAUSED},
+LIVE_CONDITIONS = (
+    Q(status__in=sql_literals([Status.PENDING, Status.QUEUED])),
+    Q(status__in=sql_literals(sorted(ACTIVE))),
+    is_one_of("status", RARE_STATUSES) & Q(status=Status.PAUSED),
 )
 Kept = Mapping[str, Collection[str]]  # names to count by, of columns
 STEPS_PER_SEC = 2**16  # a power of two, so that a float holds every step exactly
@@ -156,7 +157,7 @@ def _list_busiest_resources(limit: int) -> list[str]:
     """Return the resources with the most live jobs; those with the most of one kind, if there are more."""
     counts: Counter[str] = Counter()
     for condition in LIVE_CONDITIONS:
-        rows = Job.objects.filter(**condition).order_by().values_list("resource").annotate(n=Count("pk"))
+        rows = Job.objects.filter(condition).order_by().values_list("resource").annotate(n=Count("pk"))
         counts.update(dict(rows.order_by("-n", "resource")[:limit]))
     return [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]]
 
@@ -180,7 +181,7 @@ def _query_counts(tenant: str | None, kept: Kept | None = None, now: datetime | 
     jobs, minutes = Job.objects.order_by(), JobMinute.objects.order_by()
     if tenant is not None:
         jobs, minutes = jobs.filter(tenant=tenant), minutes.filter(tenant=tenant)
-    live_parts = [_live_query(jobs.filter(**condition), kept) for condition in LIVE_CONDITIONS]
+    live_parts = [_live_query(jobs.filter(condition), kept) for condition in LIVE_CONDITIONS]
     parts = [*live_parts, _finished_query(minutes, kept)]
     rows = list(parts[0].union(*parts[1:], all=True).order_by())
     live = tuple(LiveCount(*row[:8]) for row in rows if row[0] in LIVE)

@@ -13,7 +13,7 @@ from django.db.models.functions import Cast, Now
 
 from jobs.conf import conf
 from jobs.models import Gate, Job, JobMinute, Lease, LeaseKind, Worker, WorkerState
-from jobs.models.expressions import sql_literals
+from jobs.models.expressions import is_one_of
 from jobs.models.job import RARE_STATUSES, JobQuerySet
 from jobs.models.worker import heartbeat_timeout
 from jobs.policies.concurrency import Flow, InUse
@@ -70,7 +70,7 @@ def blocking_jobs() -> JobQuerySet:
 
 def unhandled_failures() -> Q:
     """Return the condition of failed jobs that were neither retried nor resolved, along their partial index."""
-    failed = Q(status__in=sql_literals(RARE_STATUSES), status=Status.FAILED)
+    failed = is_one_of("status", RARE_STATUSES) & Q(status=Status.FAILED)
     return failed & Q(resolved_at__isnull=True, retried_by__isnull=True)
 
 
