@@ -17,7 +17,6 @@ from jobs.engine.claim import Claim, Claimer, ServedJobs
 from jobs.engine.executors.run import Context as Context
 from jobs.engine.executors.run import JobLogHandler, decide_retry, run, run_async
 from jobs.engine.executors.run import format_traceback as format_traceback
-from jobs.engine.executors.thread import retry_params
 from jobs.engine.selection import limits
 from jobs.engine.worker.running_jobs import RunningJob, make_context
 from jobs.models import Job
@@ -60,7 +59,7 @@ class InlineWorker:
             for alias in aliases:
                 savepoints.enter_context(transaction.atomic(using=alias))
             call: Callable[..., Outcome] = async_to_sync(run_async) if registry.get(claim.job_type).is_async else run
-            outcome = call(claim.job_type, running.ctx, retry_params(running))
+            outcome = call(claim, running.ctx)
             if isinstance(outcome, Failed):
                 for alias in aliases:
                     transaction.set_rollback(True, using=alias)
@@ -97,12 +96,4 @@ def promote_due_jobs() -> None:
 
 def has_retry(job: Job, error: BaseException) -> bool:
     """Return whether the retry policy would retry the job after this error."""
-    delay = decide_retry(
-        job.job_type,
-        attempt=job.attempt,
-        max_retries=job.max_retries,
-        retry_policy=job.retry_policy,
-        cause=Cause.ERROR,
-        error=error,
-    )
-    return delay is not None
+    return decide_retry(job, cause=Cause.ERROR, error=error) is not None

@@ -71,10 +71,10 @@ def _execute(claim: Claim) -> Outcome:
         resource=claim.resource,
         traceparent=claim.traceparent,
     )
-    facts = {"attempt": claim.attempt, "max_retries": claim.max_retries, "retry_policy": {"base_sec": 0}}
+    claim = claim._replace(retry_policy={"base_sec": 0})
     if registry.get(claim.job_type).is_async:
-        return asyncio.run(run_async(claim.job_type, ctx, facts))
-    return run(claim.job_type, ctx, facts)
+        return asyncio.run(run_async(claim, ctx))
+    return run(claim, ctx)
 
 
 def of_kind(spans: InMemorySpanExporter, kind: trace.SpanKind) -> list[ReadableSpan]:

@@ -24,7 +24,6 @@ from tests.factories import SAMPLE_TYPE, JobFactory
 from tests.support.executor import WORKER
 
 pytestmark = pytest.mark.django_db
-RETRY: dict[str, Any] = {"attempt": 1, "max_retries": 3, "retry_policy": {}}
 
 
 def record(outcome: Completed | Failed, alone: bool) -> list[Job]:
@@ -61,7 +60,7 @@ def exits(code: object) -> BaseException:
     ids=str,
 )
 def test_whatever_a_handler_exits_with_is_a_failure_with_an_exit_code(code: object, kept: int, alone: bool) -> None:
-    failed = run.build_failure(SAMPLE_TYPE, exits(code), Cause.ERROR, RETRY | {"max_retries": 0}, {})
+    failed = run.build_failure(JobFactory.build(max_retries=0), exits(code), Cause.ERROR, {})
     assert {job.run.exit_code for job in record(failed, alone)} == {kept}
 
 
@@ -97,7 +96,7 @@ def test_whatever_a_retry_policy_says_the_job_ends(
     decide: Callable[[Any], Any], is_retried: bool, alone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(type(conf), "policy", lambda *_: SimpleNamespace(decide=decide))
-    for job in record(run.build_failure(SAMPLE_TYPE, RuntimeError("boom"), Cause.ERROR, RETRY, {}), alone):
+    for job in record(run.build_failure(JobFactory.build(max_retries=3), RuntimeError("boom"), Cause.ERROR, {}), alone):
         assert (job.status, hasattr(job, "retried_by")) == ("FAILED", is_retried)
 
 

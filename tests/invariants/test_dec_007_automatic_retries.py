@@ -26,8 +26,7 @@ def test_dec_007_unit_the_policy_gives_three_retries_with_doubling_delays() -> N
 
 def _fail(job: Job, error: Exception | None = None) -> Job:
     """Fail as a worker would: the policy decides."""
-    facts = {"attempt": job.attempt, "max_retries": job.max_retries, "retry_policy": job.retry_policy}
-    delay = decide_retry(job.job_type, **facts, cause=Cause.ERROR, error=error)
+    delay = decide_retry(job, cause=Cause.ERROR, error=error)
     assert executor.finish(job, Failed(error="boom", reason="boom", retry_in=delay)) == FinishStatus.DONE
     job.refresh_from_db()
     return job

@@ -138,11 +138,11 @@ def test_retry_does_not_add_attempts(patient: Handler[..., Any]) -> None:
 
 def test_retry_at_a_time() -> None:
     soon = datetime.now(UTC) + timedelta(seconds=100)
-    options: Any = {"attempt": 1, "max_retries": 3, "retry_policy": {}, "cause": Cause.ERROR}
-    delay = decide_retry("sample.noop", **options, error=Retry(at=soon))
+    job = JobFactory.build(job_type="sample.noop", max_retries=3)
+    delay = decide_retry(job, cause=Cause.ERROR, error=Retry(at=soon))
     assert delay is not None
     assert 95 < delay <= 100
-    assert decide_retry("sample.noop", **options, error=Retry(at=soon - timedelta(days=1))) == 0
+    assert decide_retry(job, cause=Cause.ERROR, error=Retry(at=soon - timedelta(days=1))) == 0
 
 
 class OwnRetry(Retry):
@@ -168,7 +168,7 @@ class OwnSnooze(Snooze):
 )
 def test_a_subclass_that_names_no_delay_is_a_failure_as_any_other(error: Exception, delay: float | None) -> None:
     """An exception here would leave the job running, and its slot taken, for as long as the worker lives."""
-    options: Any = {"attempt": 1, "max_retries": 3, "retry_policy": {"base_sec": 60, "jitter": 0}}
+    raising = JobFactory.build(job_type="tests.raising", max_retries=3, retry_policy={"base_sec": 60, "jitter": 0})
     before = registry._handlers
 
     @job("tests.raising")
@@ -176,7 +176,7 @@ def test_a_subclass_that_names_no_delay_is_a_failure_as_any_other(error: Excepti
         raise error
 
     try:
-        outcome = run("tests.raising", Context(job_id=None, params={}), options)
+        outcome = run(raising, Context(job_id=None, params={}))
     finally:
         registry._handlers = before
     assert isinstance(outcome, Failed)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.engine.executors import process_child
 from jobs.engine.executors.run import decide_retry
-from jobs.engine.executors.thread import OnReturn, retry_params
+from jobs.engine.executors.thread import OnReturn
 from jobs.log_formats import WorkerLog
 from jobs.outcomes import Failed, Outcome, Stopped
 from jobs.states import Cause
@@ -46,7 +46,7 @@ class ProcessExecutor:
         ctx_fields = {name: getattr(job.ctx, name) for name in CTX_FIELDS}
         process = self._context.Process(
             target=process_child.main,
-            args=(child_pipe, job.claim.job_type, ctx_fields, retry_params(job), self._log_options),
+            args=(child_pipe, process_child.ChildJob.of(job.claim), ctx_fields, self._log_options),
             daemon=False,
         )
         thread = threading.Thread(target=self._supervise, args=(job, process, pipe, child_pipe), daemon=True)
@@ -117,7 +117,7 @@ def _signal_name(number: int) -> str:
 
 
 def _build_failure(job: RunningJob, error: str, exit_code: int) -> Failed:
-    delay = decide_retry(job.claim.job_type, **retry_params(job), cause=Cause.ERROR, error=None)
+    delay = decide_retry(job.claim, cause=Cause.ERROR, error=None)
     error = sanitize_text(error, 500)
     return Failed(error=error, reason=error, exit_code=exit_code, retry_in=delay)
 

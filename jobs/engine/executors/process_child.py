@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from jobs import tracing
-from jobs.engine.executors.run import Context, JobLogHandler, run, run_async
+from jobs.engine.executors.run import Attempt, Context, JobLogHandler, run, run_async
 from jobs.log_formats import WorkerLog, name_worker
 from jobs.outcomes import Outcome
 from jobs.registry import registry
@@ -30,9 +30,20 @@ class LogOptions(NamedTuple):
     log: WorkerLog | None
 
 
-def main(
-    pipe: Connection, job_type: str, ctx_fields: dict[str, Any], retry: dict[str, Any], log_options: LogOptions
-) -> None:
+class ChildJob(NamedTuple):
+    """The part of a claim that the child process needs beside the fields of its context."""
+
+    job_type: str
+    attempt: int
+    max_retries: int
+    retry_policy: dict[str, Any]
+
+    @classmethod
+    def of(cls, job: Attempt) -> ChildJob:
+        return cls(job.job_type, job.attempt, job.max_retries, job.retry_policy)
+
+
+def main(pipe: Connection, job: ChildJob, ctx_fields: dict[str, Any], log_options: LogOptions) -> None:
     """Run the handler; send its progress and, at the end, its outcome."""
     # Own session, own group: the handler's children can be killed with it, and the terminal's Ctrl-C does not reach it.
     os.setsid()
@@ -57,7 +68,7 @@ def main(
         log_options.log.install()
     name_worker(log_options.worker)
     JobLogHandler().install(logging.getLogger(), logging.getLogger("jobs.run"))
-    runner = HandlerRunner(job_type, ctx, retry)
+    runner = HandlerRunner(job, ctx)
     threading.Thread(target=_receive_stops, args=(pipe, runner), daemon=True).start()
     outcome = runner.run()
     tracing.flush_spans()
@@ -68,15 +79,15 @@ def main(
 class HandlerRunner:
     """Runs the handler in this thread, sync or async, and stops it on request of another thread."""
 
-    def __init__(self, job_type: str, ctx: Context, retry: dict[str, Any]) -> None:
-        self.job_type, self.ctx, self.retry = job_type, ctx, retry
+    def __init__(self, job: ChildJob, ctx: Context) -> None:
+        self.job, self.ctx = job, ctx
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Outcome] | None = None
 
     def run(self) -> Outcome:
-        if registry.get(self.job_type).is_async:
+        if registry.get(self.job.job_type).is_async:
             return asyncio.run(self._run_async())
-        return run(self.job_type, self.ctx, self.retry)
+        return run(self.job, self.ctx)
 
     def stop(self, mode: StopMode | None) -> None:
         self.ctx.request_stop(mode)
@@ -85,7 +96,7 @@ class HandlerRunner:
 
     async def _run_async(self) -> Outcome:
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.create_task(run_async(self.job_type, self.ctx, self.retry))
+        self._task = asyncio.create_task(run_async(self.job, self.ctx))
         return await self._task
 
 

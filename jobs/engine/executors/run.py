@@ -10,9 +10,9 @@ import random
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from uuid import UUID
 
 from jobs import tracing
@@ -40,44 +40,51 @@ RESULT_HINT = "return None, texts, numbers, lists or dicts, of a pydantic model 
 CleanText = Callable[[object, int], str]  # text and maximum length in, storable text out
 
 
-def run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
-    """Run a sync handler in this thread. `retry` has the arguments of `decide_retry` that depend on the job."""
+class Attempt(Protocol):
+    """What runs a handler and decides on a retry knows of a job: a claim or a row of jobs is one."""
+
+    @property
+    def job_type(self) -> str: ...
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def max_retries(self) -> int: ...
+    @property
+    def retry_policy(self) -> dict[str, Any]: ...
+
+
+def run(job: Attempt, ctx: Context) -> Outcome:
+    """Run a sync handler in this thread."""
     if ctx.job_id is not None and tracing.is_enabled():
-        with tracing.JobSpan(ctx.resource, ctx.job_id, job_type, ctx.attempt, ctx.traceparent) as span:
-            return span.record_outcome(_run(job_type, ctx, retry))
-    return _run(job_type, ctx, retry)
+        with tracing.JobSpan(ctx.resource, ctx.job_id, job.job_type, ctx.attempt, ctx.traceparent) as span:
+            return span.record_outcome(_run(job, ctx))
+    return _run(job, ctx)
 
 
-async def run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
+async def run_async(job: Attempt, ctx: Context) -> Outcome:
     """Run an async handler in this task."""
     if ctx.job_id is not None and tracing.is_enabled():
-        with tracing.JobSpan(ctx.resource, ctx.job_id, job_type, ctx.attempt, ctx.traceparent) as span:
-            return span.record_outcome(await _run_async(job_type, ctx, retry))
-    return await _run_async(job_type, ctx, retry)
+        with tracing.JobSpan(ctx.resource, ctx.job_id, job.job_type, ctx.attempt, ctx.traceparent) as span:
+            return span.record_outcome(await _run_async(job, ctx))
+    return await _run_async(job, ctx)
 
 
 def decide_retry(
-    job_type: str,
-    *,
-    attempt: int,
-    max_retries: int,
-    retry_policy: dict[str, Any],
-    cause: Cause,
-    error: BaseException | None,
-    delay_sec: float | None = None,
+    job: Attempt, *, cause: Cause, error: BaseException | None, delay_sec: float | None = None
 ) -> float | None:
     """Return the seconds until the retry, or None for no retry, as the retry policy decides.
 
     `delay_sec` is the delay that the handler itself has named, if it runs elsewhere; here, it raises `Retry`.
     """
+    retry_policy = job.retry_policy
     facts = RetryFacts(
-        attempt=attempt,
-        max_retries=max_retries,
+        attempt=job.attempt,
+        max_retries=job.max_retries,
         cause=cause,
-        job_type=job_type,
+        job_type=job.job_type,
         exception=error,
         error_class="" if error is None else _get_class_path(error),
-        retry_on=_get_retry_on(job_type),
+        retry_on=_get_retry_on(job.job_type),
         base_sec=retry_policy.get("base_sec", conf.RETRY_BASE_SEC),
         backoff=retry_policy.get("backoff", DEFAULT_BACKOFF),
         max_sec=retry_policy.get("max_sec", conf.RETRY_MAX_SEC),
@@ -90,7 +97,7 @@ def decide_retry(
         delay = _clamp_delay(conf.policy("RETRY_POLICY").decide(facts))
         return delay if delay is None or delay_sec is None else _clamp_delay(delay_sec)
     except Exception:  # an error in a custom policy, or in a subclass of Retry, must not lose the result
-        logger.exception("the retry policy failed for a job of type %s; it is not retried", job_type)
+        logger.exception("the retry policy failed for a job of type %s; it is not retried", job.job_type)
         return None
 
 
@@ -103,10 +110,9 @@ def _clamp_delay(delay: float | None) -> float | None:
 
 
 def build_failure(
-    job_type: str,
+    job: Attempt,
     error: BaseException,
     cause: Cause,
-    retry: dict[str, Any],
     artifacts: dict[str, Any],
     clean: CleanText = sanitize_text,
 ) -> Failed:
@@ -120,7 +126,7 @@ def build_failure(
         cause=cause,
         exit_code=_get_exit_code(error),
         artifacts=sanitize_json(artifacts),
-        retry_in=decide_retry(job_type, **retry, cause=cause, error=error),
+        retry_in=decide_retry(job, cause=cause, error=error),
     )
 
 
@@ -135,44 +141,47 @@ def format_reason(error: BaseException, clean: CleanText = sanitize_text) -> str
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _run(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
+def _run(job: Attempt, ctx: Context) -> Outcome:
     token = current_context.set(ctx)
     try:
-        handler = registry.get(job_type)
+        handler = registry.get(job.job_type)
         positional = (ctx,) if handler.takes_ctx else ()
         with wrap_call(ctx):
-            result = handler(*positional, **handler.signature.parse_arguments(ctx.params))
+            result = handler.__wrapped__(*positional, **handler.signature.parse_arguments(ctx.params))
     except BaseException as error:  # noqa: BLE001 — any exception of a handler is its outcome
-        return _build_outcome_of_error(error, job_type, ctx, retry)
+        return _build_outcome_of_error(error, job, ctx)
     finally:
         current_context.reset(token)
     return _build_outcome(result, ctx)
 
 
-async def _run_async(job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
+async def _run_async(job: Attempt, ctx: Context) -> Outcome:
     token = current_context.set(ctx)
     try:
-        handler = registry.get(job_type)
+        handler = registry.get(job.job_type)
         positional = (ctx,) if handler.takes_ctx else ()
         with wrap_call(ctx):
-            result = await handler(*positional, **handler.signature.parse_arguments(ctx.params))
+            result = await handler.__wrapped__(*positional, **handler.signature.parse_arguments(ctx.params))
     except BaseException as error:  # noqa: BLE001 — any exception of a handler is its outcome
-        return _build_outcome_of_error(error, job_type, ctx, retry)
+        return _build_outcome_of_error(error, job, ctx)
     finally:
         current_context.reset(token)
     return _build_outcome(result, ctx)
+
+
+def wrap_call(ctx: Context) -> AbstractContextManager[None]:
+    """Return the context of a call of a handler: the one that HANDLER_WRAPPER makes for it, if it is set."""
+    return _enter_wrapper(ctx) if conf.HANDLER_WRAPPER else nullcontext()
 
 
 @contextmanager
-def wrap_call(ctx: Context) -> Iterator[None]:
-    """Run the block, a call of a handler, within the context manager that HANDLER_WRAPPER makes for it.
+def _enter_wrapper(ctx: Context) -> Iterator[None]:
+    """Run the block within HANDLER_WRAPPER, which sees an exception of the handler and cannot suppress it.
 
-    The wrapper sees an exception of the handler and cannot suppress it: the job would be taken for completed.
+    Else the job would be taken for completed.
     """
     wrap = conf.function("HANDLER_WRAPPER")
-    if wrap is None:
-        yield
-        return
+    assert wrap is not None
     raised: BaseException | None = None
     with wrap(ctx):
         try:
@@ -205,7 +214,7 @@ def _warn_of_changed_result(artifacts: dict[str, Any], ctx: Context) -> None:
     ctx.add_log_line("WARNING", f"{problem}; the nearest JSON value is stored instead ({RESULT_HINT})")
 
 
-def _build_outcome_of_error(error: BaseException, job_type: str, ctx: Context, retry: dict[str, Any]) -> Outcome:
+def _build_outcome_of_error(error: BaseException, job: Attempt, ctx: Context) -> Outcome:
     if isinstance(error, Skip):
         return Skipped(ctx.clean_text(error, REASON_LENGTH), sanitize_json(ctx.artifacts))
     if isinstance(error, TokenLimitExceeded) or ctx.is_over_token_limit:
@@ -214,11 +223,11 @@ def _build_outcome_of_error(error: BaseException, job_type: str, ctx: Context, r
         reason = ctx.clean_text(error, REASON_LENGTH)
         delay = min(error.delay_sec, LONGEST_DELAY_SEC)
         # For a job that was snoozed too often: only its row, which the worker locks later, knows how often.
-        retry_in = decide_retry(job_type, **retry, cause=Cause.ERROR, error=error)
+        retry_in = decide_retry(job, cause=Cause.ERROR, error=error)
         return Snoozed(delay, reason, sanitize_json(ctx.artifacts), retry_in)
     if isinstance(error, asyncio.CancelledError | JobCancelled) and ctx.cancelled:
         return Stopped(sanitize_json(ctx.artifacts))
-    return build_failure(job_type, error, Cause.ERROR, retry, ctx.artifacts, ctx.clean_text)
+    return build_failure(job, error, Cause.ERROR, ctx.artifacts, ctx.clean_text)
 
 
 def _build_token_failure(artifacts: dict[str, Any]) -> Failed:

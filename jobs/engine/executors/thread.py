@@ -6,7 +6,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from django.db import close_old_connections, connections
 
@@ -31,12 +31,6 @@ class Executor(Protocol):
 
     def end(self) -> None:
         """Take no more jobs. Handlers in threads go on until they return."""
-
-
-def retry_params(job: RunningJob) -> dict[str, Any]:
-    """Return the arguments of `decide_retry` that the claim of this job has."""
-    claim = job.claim
-    return {"attempt": claim.attempt, "max_retries": claim.max_retries, "retry_policy": claim.retry_policy}
 
 
 class ThreadExecutor:
@@ -89,7 +83,7 @@ class ThreadExecutor:
             self._busy.add(job)
             self._taken_count += 1
             close_old_connections()
-            outcome = run(job.claim.job_type, job.ctx, retry_params(job)) if job.try_start() else None
+            outcome = run(job.claim, job.ctx) if job.try_start() else None
             close_old_connections()
             self._busy.discard(job)
             if outcome is not None:
@@ -121,7 +115,7 @@ class EventLoop:
     def _spawn(self, loop: asyncio.AbstractEventLoop, job: RunningJob) -> None:
         if not job.try_start():
             return
-        task = loop.create_task(run_async(job.claim.job_type, job.ctx, retry_params(job)))
+        task = loop.create_task(run_async(job.claim, job.ctx))
         job.interrupt = lambda: _cancel_task(loop, task)
         if job.ctx.cancelled:
             task.cancel()

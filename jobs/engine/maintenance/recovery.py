@@ -140,15 +140,7 @@ def decide_retry_delay(job: Job, cause: Cause, delay_sec: float | None = None) -
 
     `delay_sec` is the delay that its remote worker has named.
     """
-    return decide_retry(
-        job.job_type,
-        attempt=job.attempt,
-        max_retries=job.max_retries,
-        retry_policy=job.retry_policy,
-        cause=cause,
-        error=None,
-        delay_sec=delay_sec,
-    )
+    return decide_retry(job, cause=cause, error=None, delay_sec=delay_sec)
 
 
 def _is_expired() -> Q:

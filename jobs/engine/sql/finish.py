@@ -50,6 +50,7 @@ class FinishedRow(NamedTuple):
     job_type: str | None = None
     retried_by: UUID | None = None
     in_group: bool = False
+    has_waiter: bool = False  # and it was notified; on PostgreSQL only
 
 
 class FinishContext(NamedTuple):
@@ -64,7 +65,7 @@ def finish_jobs(connection: Any, results: Sequence[ResultRow], context: FinishCo
     """Record results; return one row for each."""
     if db.is_sqlite(connection):
         return _finish_on_sqlite(connection, results, context)
-    return [_parse_finished(row) for row in execute(connection, *finish_statement(results, context))]
+    return [FinishedRow._make(row) for row in execute(connection, *finish_statement(results, context))]
 
 
 def finish_and_claim(
@@ -81,12 +82,7 @@ def finish_and_claim(
     finished, claimed = execute_together(
         connection, finish_statement(results, context), claim_next_statement(served, lease_request, slots)
     )
-    return [_parse_finished(row) for row in finished], [parse_claim(row) for row in claimed]
-
-
-def _parse_finished(row: Sequence[Any]) -> FinishedRow:
-    """Leave out the last column, in which the notification of a waiter is sent."""
-    return FinishedRow._make(row[:-1])
+    return [FinishedRow._make(row) for row in finished], [parse_claim(row) for row in claimed]
 
 
 # ---------------------------------------------------------------------- PostgreSQL

@@ -14,7 +14,6 @@ from django.db import DatabaseError
 from jobs.actors import Actor
 from jobs.engine import finish
 from jobs.engine.executors.run import decide_retry
-from jobs.engine.executors.thread import retry_params
 from jobs.engine.finish import FinishStatus, JobResult
 from jobs.engine.worker.running_jobs import RunningJob, RunningJobs, name_jobs
 from jobs.log_formats import batch_fields
@@ -146,7 +145,7 @@ def _build_timeout(job: RunningJob, *, retry: bool) -> Failed:
     failed = Failed(error=error, reason=TIMEOUT_REASON, cause=Cause.TIMEOUT)
     if not retry:
         return failed
-    delay = decide_retry(job.claim.job_type, **retry_params(job), cause=Cause.TIMEOUT, error=None)
+    delay = decide_retry(job.claim, cause=Cause.TIMEOUT, error=None)
     return replace(failed, retry_in=delay)
 
 

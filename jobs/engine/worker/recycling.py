@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 
 @dataclass
 class Recycling:
-    """Counts the claimed jobs and compares the memory of this process; None: no such limit.
+    """Counts the claimed jobs and compares the memory of this process. A worker without either limit has none of these.
 
     A worker that is to be recycled claims nothing more and lets its running jobs finish. Memory counts after the first
     job only: a limit below what the process needs to start would end it before it did any work.
@@ -21,10 +21,6 @@ class Recycling:
     max_rss_mib: int | None = None
     claimed: int = 0
     reason: str = ""  # why the worker is to be recycled; empty: it is not
-
-    @property
-    def is_due(self) -> bool:
-        return bool(self.reason)
 
     def limit_claims(self, free_slots: int) -> int:
         """Return how many of the free slots may be filled."""
@@ -37,10 +33,10 @@ class Recycling:
         if self.max_jobs is not None and self.claimed >= self.max_jobs:
             self.reason = f"{self.claimed} jobs claimed (--max-jobs {self.max_jobs})"
 
-    def check_memory(self) -> None:
-        """Compare the resident memory of this process with its limit."""
-        if self.max_rss_mib is None or self.reason or not self.claimed:
-            return
-        rss_mib = psutil.Process().memory_info().rss // MIB
-        if rss_mib > self.max_rss_mib:
-            self.reason = f"{rss_mib} MiB of memory in use (--max-rss {self.max_rss_mib})"
+    def is_due(self) -> bool:
+        """Compare the resident memory of this process with its limit; return whether the worker is to be recycled."""
+        if self.max_rss_mib is not None and not self.reason and self.claimed:
+            rss_mib = psutil.Process().memory_info().rss // MIB
+            if rss_mib > self.max_rss_mib:
+                self.reason = f"{rss_mib} MiB of memory in use (--max-rss {self.max_rss_mib})"
+        return bool(self.reason)

@@ -44,7 +44,7 @@ class TurnRunner:
         schedule: ClaimSchedule,
         running: RunningJobs,
         recorder: Recorder,
-        recycling: Recycling,
+        recycling: Recycling | None,
         *,
         actor: Actor,
         start: Callable[[RunningJob], None],
@@ -72,7 +72,9 @@ class TurnRunner:
         if any(job.claim.target is not None for job in self.recorder.returned):
             self.schedule.record_changed_targets()  # the next job of its target may become ready
         finished = self.recorder.collect_results()
-        free = self.recycling.limit_claims(self.running.free_slots + len(finished)) if may_claim else 0
+        free = self.running.free_slots + len(finished) if may_claim else 0
+        if self.recycling is not None:
+            free = self.recycling.limit_claims(free)
         self.schedule.begin_turn(time.monotonic())
         if free and not finished and self.schedule.should_look:
             state = promoter.read_queue_state()
@@ -96,7 +98,8 @@ class TurnRunner:
         answered_at = time.monotonic()
         self.recorder.release_slots(finished, statuses)
         self._start_handlers(claims, sent_at)
-        self.recycling.record_claims(len(claims))
+        if self.recycling is not None:
+            self.recycling.record_claims(len(claims))
         if not slots and any(job.claim.target is not None for job, _ in finished):
             notifications.notify(notifications.LANE)  # other workers promote: this one claims nothing
         elif self._promoted and self._promoted > sum(claim.target is not None for claim in claims):

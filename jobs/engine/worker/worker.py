@@ -92,7 +92,8 @@ class WorkerLoop:
         self.maintenance = MaintenanceThread()
         self.executor: Executor = make_executor(options, self.identity.name, self._on_return)
         self.schedule = ClaimSchedule(checks_unserved=not options.serves.skip_unserved)
-        self.recycling = Recycling(options.max_jobs, options.max_rss_mib)
+        has_limits = options.max_jobs is not None or options.max_rss_mib is not None
+        self.recycling = Recycling(options.max_jobs, options.max_rss_mib) if has_limits else None
         actor = actors.make_worker_actor(self.identity.name)
         self.recorder = Recorder(
             self.running, worker=self.identity.name, actor=actor, on_release=self.schedule.record_free_slot
@@ -217,8 +218,7 @@ class WorkerLoop:
                 logger.info("worker %s: shutdown begun, %d jobs running", self.identity.name, len(self.running))
                 self.registration.begin_stopping()
             return not is_busy or self._has_grace_ended(self._stopping_since)
-        self.recycling.check_memory()
-        if self.recycling.is_due:
+        if self.recycling is not None and self.recycling.is_due():
             if self._recycling_since is None:
                 self._recycling_since = time.monotonic()
                 self.registration.begin_stopping()
@@ -293,7 +293,7 @@ class WorkerLoop:
 
     def _may_claim(self) -> bool:
         is_stopping = self._stopping_since is not None or self._stop_requested_at is not None
-        return not is_stopping and not self.recycling.is_due and self.registration.request == ""
+        return not is_stopping and self._recycling_since is None and self.registration.request == ""
 
     def _try_turn(self) -> None:
         """Take one turn; after a failed one, recover its claims and record results one by one first."""
