@@ -22,6 +22,7 @@ from jobs.services import groups, templates
 from jobs.services import jobs as job_services
 from jobs.states import Cause
 from jobs.testing import drain
+from tests.factories import JobFactory
 
 pytestmark = pytest.mark.django_db
 seen: list[RetryFacts] = []
