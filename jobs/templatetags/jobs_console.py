@@ -1,10 +1,10 @@
-"""Template filters of the console's pages: `{{ job.status|status_badge }}`, `{{ moment|format_relative_time }}`."""
+"""Filters and tags of the console's templates: `{{ job.status|status_badge }}`, `{{ moment|format_relative_time }}`."""
 
 from __future__ import annotations
 
 from django import template
 
-from jobs.admin import base, columns, failures, formatting
+from jobs.admin import base, columns, failures, formatting, job_rows
 
 register = template.Library()
 for function in (
@@ -19,3 +19,4 @@ for function in (
     failures.shorten_error,
 ):
     register.filter(function.__name__, function)
+register.inclusion_tag("admin/change_list_results.html", name="job_rows")(job_rows.render_table)

@@ -7,11 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.admin.templatetags.admin_list import items_for_result
 from django.test import Client
 from django.utils import timezone
 
 import tests.sample_app.job_types  # noqa: F401
 from jobs.admin.filters import TABS
+from jobs.admin.job_rows import render_cells
 from jobs.models import Job
 from jobs.services import jobs as job_services
 from jobs.services import limits, targets
@@ -85,6 +87,23 @@ def test_params_are_in_one_line_masked_and_only_for_those_who_may_see_them(boss:
         False,
     ]
     assert "hello" not in looker.get(get_list_url(Job)).content.decode()
+
+
+def test_rows_are_those_of_the_tag_of_django(boss: Client, looker: Client) -> None:
+    JobFactory.create(params={"text": "<b>&\"'"}, tags=["a"], target="<i>")
+    JobFactory.create(running=True, progress=0.5, progress_message="<u>")
+    for status in Status:
+        job_in(status)
+    for client in (boss, looker):
+        cl = client.get(get_list_url(Job), {"status": "", "sort": "newest"}).context["cl"]
+        assert len(cl.result_list) > len(Status)
+        for row in cl.result_list:
+            assert render_cells(cl, row) == "".join(items_for_result(cl, row, None))
+
+
+def test_a_row_in_a_popup_is_chosen_by_its_link(boss: Client) -> None:
+    job = JobFactory.create()
+    assert f'data-popup-opener="{job.pk}"' in boss.get(get_list_url(Job), {"_popup": "1"}).content.decode()
 
 
 def test_the_tabs_count_what_their_lists_show_in_one_call(boss: Client, looker: Client) -> None:
