@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from jobs.triggers import MAY_PRUNE, NOT_PRUNING, DatabaseTrigger, Function, TriggerSet, is_one_of
+from jobs.triggers import MAY_PRUNE, NOT_PRUNING, DatabaseTrigger, Function, TriggerSet, build_or_chain
 
 JOB, RUN = "jobscheduler_job", "jobscheduler_jobrun"
 EVENT, GROUP, ACTIVITY = "jobscheduler_jobevent", "jobscheduler_jobgroup", "jobscheduler_activity"
@@ -28,7 +28,7 @@ FROZEN = ("params", "job_type", "tenant", "target", "lane_id")
 RUN_FROZEN = ("job_id", "started_at", "worker")
 RUN_OPEN = ("status", "finished_at", "exit_code", "error", "artifacts")
 TERMINAL_STATUSES = ("COMPLETED", "FAILED", "SKIPPED", "CANCELLED")
-TERMINAL = str(TERMINAL_STATUSES)
+TERMINAL = "('" + "', '".join(TERMINAL_STATUSES) + "')"
 
 DISPATCHED = "OLD.dispatched_at IS NOT NULL"
 LIVE_MEMBER = f"SELECT 1 FROM {JOB} WHERE group_id = NEW.id AND status NOT IN {TERMINAL}"  # noqa: S608 — constants
@@ -174,7 +174,7 @@ SQLITE = (
         "jobscheduler_end_is_final",
         JOB,
         "UPDATE OF status",
-        f"{is_one_of('OLD.status', TERMINAL_STATUSES)} AND NEW.status <> OLD.status",
+        f"{build_or_chain('OLD.status', TERMINAL_STATUSES)} AND NEW.status <> OLD.status",
         FINAL,
     ),
     _sqlite_trigger("jobscheduler_chain", JOB, "UPDATE OF retry_of_id", _differs("retry_of_id"), CHAIN),

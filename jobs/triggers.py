@@ -29,7 +29,7 @@ NOT_PRUNING = "current_setting('jobscheduler.prune', true) IS DISTINCT FROM 'on'
 MAY_PRUNE = "jobscheduler_may_prune()"  # a function that every connection defines
 
 
-def is_one_of(column: str, values: Iterable[str]) -> str:
+def build_or_chain(column: str, values: Iterable[str]) -> str:
     """Return the condition that a column has one of these constants, for a trigger of SQLite.
 
     For an IN list of more than two, SQLite builds a table, anew for each row.

@@ -8,7 +8,7 @@ The tenant is the job's.
 from __future__ import annotations
 
 from jobs.models import Job, JobEvent, JobGroup
-from jobs.triggers import DatabaseTrigger, Function, TriggerSet, is_one_of
+from jobs.triggers import DatabaseTrigger, Function, TriggerSet, build_or_chain
 from webhooks.events import EVENT_OF, GROUP_FINISHED
 from webhooks.models import WebhookEndpoint, WebhookMessage, WebhookSubscription
 
@@ -27,6 +27,7 @@ def _event_of(row: str) -> str:
 
 
 KINDS = sorted({str(transition.kind) for transition in EVENT_OF})
+KIND_LIST = ", ".join(f"'{kind}'" for kind in KINDS)
 OPEN = "('PENDING', 'RUNNING')"
 GROUP_ENDS = f"OLD.status IN {OPEN} AND NEW.status NOT IN {OPEN}"
 
@@ -46,7 +47,7 @@ ON_EVENTS = Function(
                 FROM (
                     SELECT i.id, i.job_id, i.at, {_event_of("i")} AS event
                     FROM inserted i
-                    WHERE i.kind IN {tuple(KINDS)} AND i.at > statement_timestamp() - interval '1 hour'
+                    WHERE i.kind IN ({KIND_LIST}) AND i.at > statement_timestamp() - interval '1 hour'
                     OFFSET 0
                 ) e
                 OFFSET 0
@@ -99,7 +100,7 @@ SQLITE = (
         EVENT,
         f"""
         CREATE TRIGGER jobscheduler_webhook_events AFTER INSERT ON {EVENT} FOR EACH ROW
-        WHEN {is_one_of("NEW.kind", KINDS)} AND EXISTS (SELECT 1 FROM {SUBSCRIPTION} WHERE until IS NULL)
+        WHEN {build_or_chain("NEW.kind", KINDS)} AND EXISTS (SELECT 1 FROM {SUBSCRIPTION} WHERE until IS NULL)
         BEGIN
             INSERT INTO {MESSAGE} (event_id, tenant, event, job_id, at)
             SELECT NEW.id, j.tenant, {_event_of("NEW")}, NEW.job_id, NEW.at

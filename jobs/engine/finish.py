@@ -85,6 +85,7 @@ def handle_finished(finished: Sequence[FinishedRow], rows: Sequence[ResultRow]) 
     """Notify workers of retries, advance groups and send signals, after results were recorded."""
     if any(row.retried_by is not None for row in finished):
         notifications.notify(notifications.READY)  # a worker that waits for the next due time has a new one
+        notifications.notify(notifications.DEADLINE)  # a retry keeps the deadline of its job
     for row in finished:
         if row.in_group and row.retried_by is None:
             groups.on_member_finished(get_job(row.id))

@@ -1,12 +1,12 @@
-"""Conditions are quick to evaluate for each row that is written: on SQLite no lists, and first what is rarely true.
+"""Conditions that are evaluated for each row that is written: on SQLite chains of OR, and the rarest test first.
 
-The index of rare statuses has `resolved_at`, so that unresolved failures are counted without reading their jobs.
+The index of rare statuses has `resolved_at`: unresolved failures are counted without reading their jobs.
 """
 
 from django.db import migrations, models
 from django.db.models import Q
 
-from jobs.migrations._operations import RemoveTriggers
+from jobs.migrations._operations import OnlyOnSQLite, RemoveTriggers
 from jobs.models.expressions import IsOneOf
 
 LIVE = ["DISPATCHING", "PAUSED", "PENDING", "QUEUED", "RUNNING"]
@@ -21,17 +21,21 @@ class Migration(migrations.Migration):
 
     operations = [
         RemoveTriggers(),
-        migrations.RemoveConstraint(model_name="job", name="job_status_known"),
-        migrations.AddConstraint(
-            model_name="job",
-            constraint=models.CheckConstraint(condition=Q(IsOneOf("status", STATUSES)), name="job_status_known"),
+        OnlyOnSQLite(
+            migrations.RemoveConstraint(model_name="job", name="job_status_known"),
+            migrations.AddConstraint(
+                model_name="job",
+                constraint=models.CheckConstraint(condition=Q(IsOneOf("status", STATUSES)), name="job_status_known"),
+            ),
         ),
-        migrations.RemoveConstraint(model_name="jobrun", name="jobrun_status_known"),
-        migrations.AddConstraint(
-            model_name="jobrun",
-            constraint=models.CheckConstraint(
-                condition=Q(IsOneOf("status", ["RUNNING", "CANCELLED", "COMPLETED", "FAILED", "SKIPPED"])),
-                name="jobrun_status_known",
+        OnlyOnSQLite(
+            migrations.RemoveConstraint(model_name="jobrun", name="jobrun_status_known"),
+            migrations.AddConstraint(
+                model_name="jobrun",
+                constraint=models.CheckConstraint(
+                    condition=Q(IsOneOf("status", ["RUNNING", "CANCELLED", "COMPLETED", "FAILED", "SKIPPED"])),
+                    name="jobrun_status_known",
+                ),
             ),
         ),
         migrations.RemoveConstraint(model_name="job", name="job_unique_until_start"),
@@ -61,22 +65,26 @@ class Migration(migrations.Migration):
                 name="job_of_rare_status",
             ),
         ),
-        migrations.RemoveIndex(model_name="jobevent", name="jobevent_rare_end"),
-        migrations.AddIndex(
-            model_name="jobevent",
-            index=models.Index(
-                fields=["kind", "at"],
-                condition=Q(IsOneOf("kind", ["CANCELLED", "FAILED", "SKIPPED"])),
-                name="jobevent_rare_end",
+        OnlyOnSQLite(
+            migrations.RemoveIndex(model_name="jobevent", name="jobevent_rare_end"),
+            migrations.AddIndex(
+                model_name="jobevent",
+                index=models.Index(
+                    fields=["kind", "at"],
+                    condition=Q(IsOneOf("kind", ["CANCELLED", "FAILED", "SKIPPED"])),
+                    name="jobevent_rare_end",
+                ),
             ),
         ),
-        migrations.RemoveIndex(model_name="jobevent", name="jobevent_of_operator"),
-        migrations.AddIndex(
-            model_name="jobevent",
-            index=models.Index(
-                fields=["id"],
-                condition=Q(IsOneOf("actor_kind", ["user", "token", "cli"])) & ~Q(kind__in=["SUBMITTED", "HELD"]),
-                name="jobevent_of_operator",
+        OnlyOnSQLite(
+            migrations.RemoveIndex(model_name="jobevent", name="jobevent_of_operator"),
+            migrations.AddIndex(
+                model_name="jobevent",
+                index=models.Index(
+                    fields=["id"],
+                    condition=Q(IsOneOf("actor_kind", ["user", "token", "cli"])) & ~Q(kind__in=["SUBMITTED", "HELD"]),
+                    name="jobevent_of_operator",
+                ),
             ),
         ),
     ]

@@ -39,6 +39,43 @@ class VendorSQL(Operation):
             schema_editor.execute(statement, params=None)
 
 
+class OnlyOnSQLite(Operation):
+    """Operations whose statements only SQLite needs; the state changes everywhere."""
+
+    reduces_to_sql = True
+    reversible = True
+
+    def __init__(self, *operations: Operation) -> None:
+        self.operations = operations
+
+    def state_forwards(self, app_label: str, state: Any) -> None:
+        for operation in self.operations:
+            operation.state_forwards(app_label, state)
+
+    def database_forwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if not db.recreates_tables(schema_editor.connection):
+            return
+        for operation in self.operations:
+            to_state = from_state.clone()
+            operation.state_forwards(app_label, to_state)
+            operation.database_forwards(app_label, schema_editor, from_state, to_state)
+            from_state = to_state
+
+    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
+        if not db.recreates_tables(schema_editor.connection):
+            return
+        states = [to_state]
+        for operation in self.operations:
+            state = states[-1].clone()
+            operation.state_forwards(app_label, state)
+            states.append(state)
+        for operation, after, before in reversed(list(zip(self.operations, states[1:], states[:-1], strict=True))):
+            operation.database_backwards(app_label, schema_editor, after, before)
+
+    def describe(self) -> str:
+        return "On SQLite only"
+
+
 class InstallTriggers(Operation):
     """Install the triggers that an app has registered (see `jobs.triggers`); backwards, remove them."""
 

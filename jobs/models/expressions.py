@@ -55,18 +55,18 @@ class IsOneOf(Func):
         super().__init__(F(column))
         self.constants = constants
 
-    def as_sql(self, compiler: Any, connection: Any, *_args: Any, **_context: Any) -> tuple[str, tuple[()]]:
-        column, constants = self._compile(compiler)
-        return f"{column} IN ({', '.join(constants)})", ()
+    def as_sql(self, compiler: Any, connection: Any, *_args: Any, **_context: Any) -> tuple[str, Any]:
+        column, params, constants = self._compile(compiler)
+        return f"{column} IN ({', '.join(constants)})", params
 
-    def as_sqlite(self, compiler: Any, connection: Any, **_context: Any) -> tuple[str, tuple[()]]:
-        column, constants = self._compile(compiler)
-        return f"({' OR '.join(f'{column} = {constant}' for constant in constants)})", ()
+    def as_sqlite(self, compiler: Any, connection: Any, **_context: Any) -> tuple[str, Any]:
+        column, params, constants = self._compile(compiler)
+        return f"({' OR '.join(f'{column} = {constant}' for constant in constants)})", tuple(params) * len(constants)
 
-    def _compile(self, compiler: Any) -> tuple[str, list[str]]:
-        (expression,) = self.get_source_expressions()
-        column, _no_params = compiler.compile(expression)
-        return column, [compiler.compile(SqlLiteral(constant))[0] for constant in self.constants]
+    def _compile(self, compiler: Any) -> tuple[str, Any, list[str]]:
+        (expression,) = self.get_source_expressions()  # a column; a parameter where the constraint is validated
+        column, params = compiler.compile(expression)
+        return column, params, [compiler.compile(SqlLiteral(constant))[0] for constant in self.constants]
 
 
 def is_one_of(column: str, constants: Iterable[str]) -> Q:

@@ -252,7 +252,7 @@ class Job(models.Model):
             ),
             models.Index(fields=("group", "group_index"), condition=Q(group__isnull=False), name="job_group_place"),
             models.Index(fields=("schedule", "id"), condition=Q(schedule__isnull=False), name="job_schedule"),
-            # A job that just completes is never written to this index. Unresolved failures are counted in it alone.
+            # A job that just completes is never written to this index. `resolved_at`: counts failures without rows.
             models.Index(
                 fields=("status", "id", "resolved_at"),
                 condition=is_one_of("status", RARE_STATUSES),
@@ -340,7 +340,7 @@ class Job(models.Model):
             # A job that was handed back has been dispatched: it may wait beside the next one of its key.
             models.UniqueConstraint(
                 fields=("tenant", "unique_key"),
-                condition=Q(unique_until=str(UniqueUntil.START))  # first: almost no job has one
+                condition=Q(unique_until=str(UniqueUntil.START))  # tested first: almost no job has a key
                 & Q(dispatched_at__isnull=True, status__in=sorted(LIVE)),
                 name="job_unique_until_start",
             ),

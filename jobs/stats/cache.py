@@ -19,7 +19,7 @@ class CacheEntry(NamedTuple, Generic[T]):
 class RateLimitedCache(Generic[T]):
     """Results of this process, by key; a result is cached for ten times as long as it took, at most MAX_AGE_SEC.
 
-    Beside other cached results, of this cache or another one, it is that many times longer: a page may need several.
+    The time is multiplied by the number of cached results in the process: a page may need several.
     """
 
     _caches: ClassVar[list[RateLimitedCache[Any]]] = []

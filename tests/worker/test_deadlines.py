@@ -1,4 +1,4 @@
-"""Maintenance at rest skips a job at its deadline, however late the job got it."""
+"""Maintenance at rest skips a job at its deadline, whichever way the job got it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def resume() -> Job:
 @pytest.fixture
 def resting(settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Run the maintenance and the listener of a worker until no deadline is known."""
-    # With notifications the next look of its own is an hour away.
+    # With notifications the next unrequested round is 20 minutes away.
     settings.JOBSCHEDULER = {"POLL_SEC": 0.1 if connection.vendor == "sqlite" else 60}
     check = DeadlineCheck()
     tasks = {"deadlines": runner.MaintenanceTask("deadlines", check.run_round, check.pause_sec)}

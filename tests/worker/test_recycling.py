@@ -51,9 +51,9 @@ def test_a_leaking_handler_ends_its_worker_and_loses_nothing(fleet: Fleet) -> No
 def test_memory_counts_after_the_first_job_only() -> None:
     """Else a limit below what the process needs to start would restart it without end, and no job would run."""
     recycling = Recycling(max_rss_mib=1)
-    assert not recycling.is_due()
+    assert not recycling.check_limits()
     recycling.record_claims(1)
-    assert recycling.is_due()
+    assert recycling.check_limits()
     assert recycling.limit_claims(5) == 0
 
 

@@ -46,7 +46,7 @@ class ProcessExecutor:
         ctx_fields = {name: getattr(job.ctx, name) for name in CTX_FIELDS}
         process = self._context.Process(
             target=process_child.main,
-            args=(child_pipe, process_child.ChildJob.of(job.claim), ctx_fields, self._log_options),
+            args=(child_pipe, process_child.ChildJob.from_attempt(job.claim), ctx_fields, self._log_options),
             daemon=False,
         )
         thread = threading.Thread(target=self._supervise, args=(job, process, pipe, child_pipe), daemon=True)

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from jobs import tracing
-from jobs.engine.executors.run import Attempt, Context, JobLogHandler, run, run_async
+from jobs.engine.executors.run import AttemptFields, Context, JobLogHandler, run, run_async
 from jobs.log_formats import WorkerLog, name_worker
 from jobs.outcomes import Outcome
 from jobs.registry import registry
@@ -39,7 +39,7 @@ class ChildJob(NamedTuple):
     retry_policy: dict[str, Any]
 
     @classmethod
-    def of(cls, job: Attempt) -> ChildJob:
+    def from_attempt(cls, job: AttemptFields) -> ChildJob:
         return cls(job.job_type, job.attempt, job.max_retries, job.retry_policy)
 
 

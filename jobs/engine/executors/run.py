@@ -40,8 +40,8 @@ RESULT_HINT = "return None, texts, numbers, lists or dicts, of a pydantic model 
 CleanText = Callable[[object, int], str]  # text and maximum length in, storable text out
 
 
-class Attempt(Protocol):
-    """What runs a handler and decides on a retry knows of a job: a claim or a row of jobs is one."""
+class AttemptFields(Protocol):
+    """What running a handler and deciding on a retry need of a job. Claims and rows of jobs have these fields."""
 
     @property
     def job_type(self) -> str: ...
@@ -53,7 +53,7 @@ class Attempt(Protocol):
     def retry_policy(self) -> dict[str, Any]: ...
 
 
-def run(job: Attempt, ctx: Context) -> Outcome:
+def run(job: AttemptFields, ctx: Context) -> Outcome:
     """Run a sync handler in this thread."""
     if ctx.job_id is not None and tracing.is_enabled():
         with tracing.JobSpan(ctx.resource, ctx.job_id, job.job_type, ctx.attempt, ctx.traceparent) as span:
@@ -61,7 +61,7 @@ def run(job: Attempt, ctx: Context) -> Outcome:
     return _run(job, ctx)
 
 
-async def run_async(job: Attempt, ctx: Context) -> Outcome:
+async def run_async(job: AttemptFields, ctx: Context) -> Outcome:
     """Run an async handler in this task."""
     if ctx.job_id is not None and tracing.is_enabled():
         with tracing.JobSpan(ctx.resource, ctx.job_id, job.job_type, ctx.attempt, ctx.traceparent) as span:
@@ -70,7 +70,7 @@ async def run_async(job: Attempt, ctx: Context) -> Outcome:
 
 
 def decide_retry(
-    job: Attempt, *, cause: Cause, error: BaseException | None, delay_sec: float | None = None
+    job: AttemptFields, *, cause: Cause, error: BaseException | None, delay_sec: float | None = None
 ) -> float | None:
     """Return the seconds until the retry, or None for no retry, as the retry policy decides.
 
@@ -110,7 +110,7 @@ def _clamp_delay(delay: float | None) -> float | None:
 
 
 def build_failure(
-    job: Attempt,
+    job: AttemptFields,
     error: BaseException,
     cause: Cause,
     artifacts: dict[str, Any],
@@ -141,7 +141,7 @@ def format_reason(error: BaseException, clean: CleanText = sanitize_text) -> str
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _run(job: Attempt, ctx: Context) -> Outcome:
+def _run(job: AttemptFields, ctx: Context) -> Outcome:
     token = current_context.set(ctx)
     try:
         handler = registry.get(job.job_type)
@@ -155,7 +155,7 @@ def _run(job: Attempt, ctx: Context) -> Outcome:
     return _build_outcome(result, ctx)
 
 
-async def _run_async(job: Attempt, ctx: Context) -> Outcome:
+async def _run_async(job: AttemptFields, ctx: Context) -> Outcome:
     token = current_context.set(ctx)
     try:
         handler = registry.get(job.job_type)
@@ -178,7 +178,7 @@ def wrap_call(ctx: Context) -> AbstractContextManager[None]:
 def _enter_wrapper(ctx: Context) -> Iterator[None]:
     """Run the block within HANDLER_WRAPPER, which sees an exception of the handler and cannot suppress it.
 
-    Else the job would be taken for completed.
+    A suppressed exception would record the job as completed.
     """
     wrap = conf.function("HANDLER_WRAPPER")
     assert wrap is not None
@@ -214,7 +214,7 @@ def _warn_of_changed_result(artifacts: dict[str, Any], ctx: Context) -> None:
     ctx.add_log_line("WARNING", f"{problem}; the nearest JSON value is stored instead ({RESULT_HINT})")
 
 
-def _build_outcome_of_error(error: BaseException, job: Attempt, ctx: Context) -> Outcome:
+def _build_outcome_of_error(error: BaseException, job: AttemptFields, ctx: Context) -> Outcome:
     if isinstance(error, Skip):
         return Skipped(ctx.clean_text(error, REASON_LENGTH), sanitize_json(ctx.artifacts))
     if isinstance(error, TokenLimitExceeded) or ctx.is_over_token_limit:

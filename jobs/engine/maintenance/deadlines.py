@@ -22,7 +22,8 @@ from jobs.states import DEADLINE_PASSED_REASON
 logger = logging.getLogger("jobs.engine.maintenance.deadlines")
 BATCH_SIZE = 500
 PAUSE_SEC = 1.0
-IDLE_POLLS = 60  # with notifications, the longest pause in intervals of POLL_SEC
+CLOCK_LEEWAY_SEC = 0.05  # so that the next round is not a moment too early
+IDLE_POLLS = 20  # with notifications, the longest pause in intervals of POLL_SEC
 
 
 def can_be_claimed() -> Q:
@@ -43,29 +44,26 @@ def is_late(job: Job) -> bool:
 
 
 class DeadlineCheck:
-    """The maintenance task. It sleeps until the next deadline; a notification of a new one wakes it.
-
-    A retry has the deadline of the running job that it follows, and no notification.
-    """
+    """The maintenance task. It sleeps until the next deadline; a notification of a new one wakes it."""
 
     def __init__(self) -> None:
-        self.next_sec = 0.0  # from the last round to the next deadline
+        self.next_sec = 0.0  # seconds from the last round to the next deadline; inf: none
 
     def pause_sec(self) -> float:
         idle_sec = conf.POLL_SEC * (IDLE_POLLS if Listener.can_listen() else 1)
-        return min(max(self.next_sec, PAUSE_SEC), idle_sec)
+        return min(max(self.next_sec + CLOCK_LEEWAY_SEC, PAUSE_SEC), idle_sec)
 
     def run_round(self) -> int:
+        self.next_sec = 0.0  # if the query fails, it is repeated soon
         self.next_sec = _read_next_deadline_sec()
         return skip_late_jobs() if self.next_sec <= 0 else 0
 
 
 def _read_next_deadline_sec() -> float:
-    """Return the seconds until the next deadline of a job that waits, or of one whose retry may wait by then."""
-    waiting = _waiting_with_deadline().filter(run__isnull=True)
-    running = Job.objects.active().filter(deadline_at__gt=Now())
-    rows = (jobs.order_by("deadline_at").values_list("deadline_at", Now()).first() for jobs in (waiting, running))
-    return min(((deadline - now).total_seconds() for deadline, now in filter(None, rows)), default=math.inf)
+    """Return the seconds until the next deadline of a job that waits and has not begun."""
+    waiting = _waiting_with_deadline().filter(run__isnull=True).order_by("deadline_at")
+    row = waiting.values_list("deadline_at", Now()).first()
+    return math.inf if row is None else (row[0] - row[1]).total_seconds()
 
 
 def skip_late_jobs() -> int:

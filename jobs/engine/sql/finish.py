@@ -50,7 +50,7 @@ class FinishedRow(NamedTuple):
     job_type: str | None = None
     retried_by: UUID | None = None
     in_group: bool = False
-    has_waiter: bool = False  # and it was notified; on PostgreSQL only
+    has_waiter: bool = False  # a process waited for its end and was notified; False on SQLite
 
 
 class FinishContext(NamedTuple):

@@ -11,7 +11,7 @@ MIB = 1024 * 1024
 
 @dataclass
 class Recycling:
-    """Counts the claimed jobs and compares the memory of this process. A worker without either limit has none of these.
+    """Counts claimed jobs and compares the memory of this process. Without either limit a worker has no `Recycling`.
 
     A worker that is to be recycled claims nothing more and lets its running jobs finish. Memory counts after the first
     job only: a limit below what the process needs to start would end it before it did any work.
@@ -33,7 +33,7 @@ class Recycling:
         if self.max_jobs is not None and self.claimed >= self.max_jobs:
             self.reason = f"{self.claimed} jobs claimed (--max-jobs {self.max_jobs})"
 
-    def is_due(self) -> bool:
+    def check_limits(self) -> bool:
         """Compare the resident memory of this process with its limit; return whether the worker is to be recycled."""
         if self.max_rss_mib is not None and not self.reason and self.claimed:
             rss_mib = psutil.Process().memory_info().rss // MIB

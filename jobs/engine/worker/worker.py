@@ -218,7 +218,7 @@ class WorkerLoop:
                 logger.info("worker %s: shutdown begun, %d jobs running", self.identity.name, len(self.running))
                 self.registration.begin_stopping()
             return not is_busy or self._has_grace_ended(self._stopping_since)
-        if self.recycling is not None and self.recycling.is_due():
+        if self.recycling is not None and self.recycling.check_limits():
             if self._recycling_since is None:
                 self._recycling_since = time.monotonic()
                 self.registration.begin_stopping()
