@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from jobs.engine import finish, lifecycle
 from jobs.engine.claim import Claimer, ServedJobs
-from jobs.engine.maintenance import recovery, runner
-from jobs.engine.maintenance.deadlines import DeadlineCheck, skip_late_jobs
+from jobs.engine.maintenance import deadlines, recovery, runner
+from jobs.engine.maintenance.deadlines import PAUSE_SEC, DeadlineCheck, skip_late_jobs
 from jobs.models import Job, JobRun
 from jobs.policies.concurrency import Limits
 from jobs.process_identity import read_boot_id
@@ -80,14 +81,24 @@ def test_the_next_round_is_due_at_the_next_deadline(settings: Any) -> None:
         return check.pause_sec()
 
     assert pause() >= 3600
-    waiting = enqueue(timedelta(minutes=30), hold=True)
-    assert 1700 < pause() <= 1800
-    running = executor.claim(enqueue(timedelta(minutes=10)))  # its retry would have the same deadline
-    assert 500 < pause() <= 600
-    set_deadline(running, LATE)
-    assert 1700 < pause() <= 1800, "a job that was started in time needs no round"
-    set_deadline(waiting, LATE)
-    assert (pause(), status(waiting)) == (1.0, Status.SKIPPED)
+    waiting = enqueue(timedelta(minutes=30))
+    assert 1700 < pause() <= 1801
+    begun = executor.claim(waiting)
+    assert begun.lease_token is not None
+    finish.hand_back(begun.pk, begun.lease_token, actor=executor.WORKER, reason="shut down")
+    assert pause() >= 3600, "a job that was started in time needs no round"
+    late = enqueue(LATE)
+    assert (pause(), status(late)) == (PAUSE_SEC, Status.SKIPPED)
+
+
+def test_a_round_that_fails_is_repeated_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notification may have asked for it."""
+    check = DeadlineCheck()
+    check.run_round()
+    monkeypatch.setattr(deadlines, "_waiting_with_deadline", lambda: Job.objects.filter(deadline_at="no time"))
+    with pytest.raises(ValidationError):
+        check.run_round()
+    assert check.pause_sec() == PAUSE_SEC
 
 
 @pytest.mark.parametrize("limited", [None, "roomy", "tight", "policy"])
