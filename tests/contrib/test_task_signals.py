@@ -162,4 +162,5 @@ def stop(job: Job, mode: StopMode | None) -> None:
     """Run its handler here, as one that was asked to stop."""
     ctx = Context(job_id=job.pk, params=job.params, fence=job.fence)
     ctx.request_stop(mode)
-    run(job.job_type, ctx, {"attempt": 1, "max_retries": 0, "retry_policy": {}})
+    job.max_retries = 0
+    run(job, ctx)
