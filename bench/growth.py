@@ -82,14 +82,14 @@ def _measure_path(filled: FilledDatabase, path: str, seconds: float, *, uncached
     """Return requests per second, through all of Django except the socket."""
     from django.test.utils import CaptureQueriesContext
 
-    from jobs.stats import live_counts
+    from jobs.stats.cache import RateLimitedCache
 
     with use_database(filled.name) as connection:
-        live_counts.clear_cache()
+        RateLimitedCache.clear_all()
         send = partial(filled.client.get, path.format_map(filled.values))
         if send().status_code != 200:
             raise RuntimeError(f"{path} did not return 200")
-        live_counts.clear_cache()
+        RateLimitedCache.clear_all()
         with CaptureQueriesContext(connection) as statements:
             send()
         if len(statements) > MOST_STATEMENTS:
@@ -97,7 +97,7 @@ def _measure_path(filled: FilledDatabase, path: str, seconds: float, *, uncached
         began, responses = time.perf_counter(), 0
         while time.perf_counter() - began < seconds:
             if uncached:
-                live_counts.clear_cache()
+                RateLimitedCache.clear_all()
             send()
             responses += 1
         return responses / (time.perf_counter() - began)

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.admin.utils import unquote
+from django.contrib.admin.utils import quote, unquote
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.exceptions import EmptyResultSet, PermissionDenied, ValidationError
 from django.core.paginator import Paginator
@@ -186,12 +186,14 @@ class ConsoleChangeList(ChangeList):
         super().__init__(*args, **kwargs)
         if not self.is_popup:
             self.title = list_title(self.opts)
-        # Django would resolve the address of each row to add the filters to it.
+        # Django would reverse the address of each row, and resolve it to add the filters to it.
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_changelist"
+        self._list_path = reverse(name, current_app=self.model_admin.admin_site.name)
         self._row_query = f"?{self.preserved_filters}" if self.preserved_filters else ""
         self.preserved_filters = ""
 
     def url_for_result(self, result: Any) -> str:
-        return f"{super().url_for_result(result)}{self._row_query}"
+        return f"{self._list_path}{quote(getattr(result, self.pk_attname))}/change/{self._row_query}"
 
     @property
     def filters(self) -> list[Any]:

@@ -44,3 +44,9 @@ class RateLimitedCache(Generic[T]):
 
     def clear(self) -> None:
         self._entries = {}
+
+    @classmethod
+    def clear_all(cls) -> None:
+        """Clear all caches of this process."""
+        for cache in cls._caches:
+            cache.clear()

@@ -155,10 +155,13 @@ clear_cache = _cache.clear
 
 def _list_busiest_resources(limit: int) -> list[str]:
     """Return the resources with the most live jobs; those with the most of one kind, if there are more."""
+    first, *others = (
+        Job.objects.filter(condition).order_by().values_list("resource").annotate(n=Count("pk"))
+        for condition in LIVE_CONDITIONS
+    )
     counts: Counter[str] = Counter()
-    for condition in LIVE_CONDITIONS:
-        rows = Job.objects.filter(condition).order_by().values_list("resource").annotate(n=Count("pk"))
-        counts.update(dict(rows.order_by("-n", "resource")[:limit]))
+    for name, jobs in first.union(*others, all=True).order_by("-n", "resource")[: len(LIVE_CONDITIONS) * limit]:
+        counts[name] += jobs
     return [name for name, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]]
 
 
