@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,21 @@ def test_the_wheel_ships_our_packages_and_nothing_else(wheel: Path) -> None:
         assert f"{app}/py.typed" in names
     for app in ("jobs", "schedules", "webhooks"):
         assert any(name.startswith(f"{app}/migrations/0001") for name in names)
+
+
+@pytest.mark.once
+def test_the_pictures_of_the_readme_are_absolute_on_the_index_or_left_out() -> None:
+    def describe(public_url: str) -> str:
+        command = [sys.executable, "setup.py", "--quiet", "--long-description"]
+        environment = {**os.environ, "PUBLIC_URL": public_url}
+        return subprocess.run(command, cwd=CHECKOUT, env=environment, check=True, capture_output=True, text=True).stdout
+
+    absolute = describe("https://example.org/v1/")
+    assert "](https://example.org/v1/docs/images/overview.png)" in absolute
+    assert not re.findall(r"\]\((?!https://)", absolute)
+    plain = describe("")
+    assert "images/" not in plain
+    assert not re.findall(r"\]\((?!https://)", plain)
 
 
 def test_every_module_of_ours_is_in_the_wheel(wheel: Path) -> None:
